@@ -8,6 +8,7 @@ use std::process::{Child, Stdio};
 
 use crate::common::{Run, command, guira};
 use crate::interrupts::catches;
+use guira_lab::experiment::PARAMETERS;
 use guira_testing::wait_until;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -46,6 +47,17 @@ fn refused(arguments: &[&str], message: &str) {
 }
 
 #[test]
+fn the_guide_lists_every_parameter() {
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guides/lab.md");
+    let guide = fs::read_to_string(guide).expect("the guide is read");
+    let rows: Vec<&str> = guide.lines().filter(|line| line.starts_with("| `")).collect();
+    for parameter in &PARAMETERS {
+        let name = format!("`{}`", parameter.name);
+        assert!(rows.iter().any(|row| row.contains(&name)), "{name}");
+    }
+}
+
+#[test]
 fn mistakes_are_refused_before_anything_is_measured() {
     refused(&["fig9"], "unknown figure \"fig9\"");
     refused(&["sensitivity-tetha"], "similar: sensitivity-theta");
@@ -56,6 +68,10 @@ fn mistakes_are_refused_before_anything_is_measured() {
     refused(&["ask", "--clients", "0"], "clients is 0, but must be a whole number from 1");
     refused(&["ask", "--clients", "200", "--lock-bits", "8"], "200 clients are more than the 127 slots");
     refused(&["ask", "--rows-per-lock", "24"], "rows-per-lock is 24, but must be a power of two");
+    refused(&["ask", "--steering", "all"], "setting guira has no steering: remove it");
+    refused(&["ask", "--setting", "clover", "--element-keys", "8"], "element-keys is for an element: set steering");
+    let no_keys = ["--steering", "changes", "--element-keys", "0"];
+    refused(&[&["ask", "--setting", "clover"][..], &no_keys].concat(), "element-keys is 0, but must be");
     refused(&["ask", "--entries", "9G"], "MiB of memory");
     let predictors = ["--clients", "20000", "--queue", "none", "--predictor-kib", "1048576"];
     refused(&[&["ask", "--entries", "100k"], &predictors[..]].concat(), "smaller predictors need less");

@@ -30,6 +30,9 @@ pub struct Answer {
     /// Records that lookups found, in millions a second, where keys repeat.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub matches_mops: Option<f64>,
+    /// Bytes of the state of the element in front of the memory node, at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub element_bytes: Option<u64>,
     /// The cost of each kind of operation that was carried out.
     pub kinds: Vec<KindAnswer>,
     /// The use of each resource, the most used first: its name, and the part of the time for which it was busy.
@@ -74,6 +77,9 @@ impl Answer {
         figures.extend(self.read_slots.map(|slots| ("slots of a READ".to_owned(), String::new(), slots as f64)));
         let matches = self.matches_mops.map(|matches| ("records found".to_owned(), "million/s".to_owned(), matches));
         figures.extend(matches);
+        figures.extend(
+            self.element_bytes.map(|bytes| ("state of the element".to_owned(), "bytes".to_owned(), bytes as f64)),
+        );
         for kind in &self.kinds {
             let name = kind.kind.name();
             figures.extend([

@@ -14,7 +14,7 @@ pub struct BuiltInPlan {
 }
 
 /// Names and files.
-const FILES: [(&str, &str); 35] = [
+const FILES: [(&str, &str); 38] = [
     ("6a", include_str!("../../figures/6a.toml")),
     ("6b", include_str!("../../figures/6b.toml")),
     ("6c", include_str!("../../figures/6c.toml")),
@@ -49,6 +49,9 @@ const FILES: [(&str, &str); 35] = [
     ("linear-11", include_str!("../../figures/linear-11.toml")),
     ("linear-12", include_str!("../../figures/linear-12.toml")),
     ("linear-rcuckoo", include_str!("../../figures/linear-rcuckoo.toml")),
+    ("clover-2", include_str!("../../figures/clover-2.toml")),
+    ("clover-3", include_str!("../../figures/clover-3.toml")),
+    ("clover-4", include_str!("../../figures/clover-4.toml")),
     ("clover-mix", include_str!("../../figures/clover-mix.toml")),
 ];
 

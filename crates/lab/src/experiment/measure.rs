@@ -15,6 +15,8 @@ pub enum Measure {
     Fairness,
     /// Records that lookups found, in millions a second, where keys repeat.
     Matches,
+    /// Bytes of the state of the element in front of the memory node.
+    ElementBytes,
     /// A statistic of the cost of one kind of operation.
     Cost(Statistic, Kind, Quantity),
 }
@@ -108,6 +110,7 @@ impl Measure {
             Measure::Throughput => "throughput".to_owned(),
             Measure::Fairness => "slowest client, to the mean".to_owned(),
             Measure::Matches => "records found".to_owned(),
+            Measure::ElementBytes => "state of the element".to_owned(),
             Measure::Cost(statistic, kind, quantity) => {
                 let quantity = match quantity {
                     Quantity::Latency => "latency",
@@ -134,7 +137,7 @@ impl Measure {
         match self {
             Measure::Throughput | Measure::Matches => "million/s",
             Measure::Cost(_, _, Quantity::Latency) => "µs",
-            Measure::Cost(_, _, Quantity::Bytes) => "bytes",
+            Measure::ElementBytes | Measure::Cost(_, _, Quantity::Bytes) => "bytes",
             Measure::Fairness | Measure::Cost(..) => "",
         }
     }
@@ -146,6 +149,7 @@ impl fmt::Display for Measure {
             Measure::Throughput => f.write_str("throughput"),
             Measure::Fairness => f.write_str("fairness"),
             Measure::Matches => f.write_str("matches"),
+            Measure::ElementBytes => f.write_str("element-bytes"),
             Measure::Cost(statistic, kind, quantity) => {
                 let statistic = name_in(&Statistic::ALL, statistic);
                 write!(f, "{statistic}-{}{}", kind.name(), name_in(&Quantity::ALL, quantity))
@@ -162,13 +166,14 @@ impl FromStr for Measure {
             "throughput" => return Ok(Measure::Throughput),
             "fairness" => return Ok(Measure::Fairness),
             "matches" => return Ok(Measure::Matches),
+            "element-bytes" => return Ok(Measure::ElementBytes),
             _ => {}
         }
         cost(text).ok_or_else(|| {
             format!(
-                "measure {text:?} is not throughput, fairness, matches, or STATISTIC-OPERATION with an optional -round-trips, \
-                 -messages or -bytes, where STATISTIC is one of mean, p50, p90, p99, p999, and OPERATION one of read, \
-                 update, insert, operation"
+                "measure {text:?} is not throughput, fairness, matches, element-bytes, or STATISTIC-OPERATION with an \
+                 optional -round-trips, -messages or -bytes, where STATISTIC is one of mean, p50, p90, p99, p999, and \
+                 OPERATION one of read, update, insert, operation"
             )
         })
     }
@@ -212,9 +217,11 @@ mod tests {
                 Quantity::ALL.into_iter().map(move |(quantity, _)| Measure::Cost(statistic, kind, quantity))
             })
         });
-        let all: Vec<Measure> =
-            [Measure::Throughput, Measure::Fairness, Measure::Matches].into_iter().chain(costs).collect();
-        assert_eq!(all.len(), 83);
+        let all: Vec<Measure> = [Measure::Throughput, Measure::Fairness, Measure::Matches, Measure::ElementBytes]
+            .into_iter()
+            .chain(costs)
+            .collect();
+        assert_eq!(all.len(), 84);
         for measure in all {
             assert_eq!(measure.to_string().parse(), Ok(measure));
         }

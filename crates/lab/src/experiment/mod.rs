@@ -28,7 +28,7 @@ pub use measure::{Kind, Measure, Quantity, Statistic};
 pub use parameters::{Accepts, PARAMETERS, Parameter, Value, nearest};
 pub use plan::{Cell, Plan, PlannedSeries};
 pub use settings::{
-    Card, Experiment, Guess, Hashing, InsertRow, Lookup, Mix, Queue, ReadCosts, RecordLayout, Search, Setting,
+    Card, Experiment, Guess, Hashing, InsertRow, Lookup, Mix, Queue, ReadCosts, RecordLayout, Search, Setting, Steered,
     UpdateReads,
 };
 

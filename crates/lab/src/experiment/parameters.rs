@@ -77,7 +77,7 @@ const SETTINGS: [&str; 7] = ["guira", "as-printed", "as-run", "linear", "cuckoo"
 const LOOKUPS: [&str; 6] = ["fixed", "variable", "unbounded", "parallel", "sequential", "sequential-all"];
 
 /// Every parameter, in the order of plan files.
-pub const PARAMETERS: [Parameter; 44] = [
+pub const PARAMETERS: [Parameter; 46] = [
     row("setting", "setting", "", Accepts::Name(&SETTINGS), ALL),
     row("nic", "network card", "", Accepts::Name(&["connectx-3", "connectx-5", "connectx-6", "connectx-7"]), ALL),
     row("hosts", "client hosts", "", Accepts::Integer(1, 1024), ALL),
@@ -117,6 +117,8 @@ pub const PARAMETERS: [Parameter; 44] = [
     row("read-costs", "costs of READs in the model", "", Accepts::Name(&["printed", "measured"]), LINEAR),
     row("node-threads", "threads of the node's service", "", Accepts::Integer(1, 1024), CALLING),
     row("cache-keys", "keys that a client caches", "", Accepts::Integer(1, u32::MAX as i64), CLOVER),
+    row("steering", "what the element steers", "", Accepts::Name(&["changes", "all", "changes-as-printed"]), CLOVER),
+    row("element-keys", "keys that the element knows", "", Accepts::Integer(1, u32::MAX as i64), CLOVER),
     row("compute-us", "computation of a client for an operation", "µs", Accepts::Number(0.0, 1_000.0), CLOVER),
     row("timeout-ms", "lock timeout", "ms", Accepts::Number(0.001, 60_000.0), RCUCKOO),
     row("deaths-per-second", "deaths of clients", "1/s", Accepts::Number(0.0, 1e6), RCUCKOO),
@@ -333,6 +335,9 @@ fn check_effects(experiment: &Experiment) -> Result<(), LabError> {
             return conflict(&format!("{name} is for inserts of setting as-run: remove it"));
         }
     }
+    if experiment.element_keys.is_some() && experiment.steering.is_none() {
+        return conflict("element-keys is for an element: set steering, or remove element-keys");
+    }
     if experiment.update_reads.is_some() && !experiment.workload.has(Kind::Update) {
         return conflict("update-reads is for updates: remove it");
     }
@@ -431,7 +436,7 @@ fn changes_between(one: &str, other: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Mix;
+    use super::super::{Mix, Steered};
     use super::*;
 
     fn text(value: &str) -> Value {
@@ -556,6 +561,11 @@ mod tests {
         assert_eq!(clover.check(), Ok(()));
         assert_eq!(Experiment { workload: Mix::W, node_threads: Some(2), ..clover }.check(), Ok(()));
         assert!(message(Experiment { cache_keys: Some(0), ..clover }).contains("cache-keys is 0"));
+        assert!(message(Experiment { element_keys: Some(8), ..clover }).contains("set steering"));
+        let steered = Experiment { steering: Some(Steered::Changes), element_keys: Some(8), ..clover };
+        assert_eq!(steered.check(), Ok(()));
+        assert!(message(Experiment { element_keys: Some(0), ..steered }).contains("element-keys is 0"));
+        assert!(message(Experiment { setting: Setting::Dummy, workload: Mix::C, ..steered }).contains("dummy has no"));
         assert!(message(Experiment { compute_us: Some(-1.0), ..clover }).contains("compute-us is -1"));
         assert!(message(Experiment { lookup: Some(Lookup::Fixed), ..clover }).contains("setting clover has no lookup"));
         assert!(message(clover.with("format", &text("bytes:64")).unwrap()).contains("keys of 4 bytes"));

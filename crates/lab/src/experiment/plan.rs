@@ -15,7 +15,8 @@
 //! ```
 //!
 //! Parameters of `[base]` change the default experiment; with `--quick` those of `[quick]` change it further, and its
-//! `values` replace those of the x axis; those of a series, and then the x axis, come last. Invariants: every
+//! `values` replace those of the x axis; those of a series, and then the x axis, come last. A series may have `values` of
+//! its own, at which it is measured with and without `--quick`. Invariants: every
 //! experiment of a plan has been checked, and x ascends.
 
 use std::collections::BTreeMap;
@@ -261,7 +262,9 @@ impl Reader<'_> {
             return Err(self.error(Some(key.span().start), &message));
         }
         let predicts = self.text_of(settings, "predicts")?;
-        let varied = self.apply(base, settings, &["name", "predicts"])?;
+        let varied = self.apply(base, settings, &["name", "predicts", "values"])?;
+        let own = self.own_values(settings, values)?;
+        let values = own.as_ref().unwrap_or(values);
         let positions = self.positions(values)?;
         let mut cells = Vec::new();
         for (value, x) in values.get_ref().iter().zip(positions) {
@@ -281,6 +284,23 @@ impl Reader<'_> {
             return Err(self.error(Some(values.span().start), "0 has no place on a logarithmic axis"));
         }
         Ok(PlannedSeries { name, predicts, cells })
+    }
+
+    /// Returns the values at which a series is measured, if they are not those of the x axis.
+    fn own_values(
+        &self,
+        settings: &Settings,
+        of_axis: &Spanned<Vec<Value>>,
+    ) -> Result<Option<Spanned<Vec<Value>>>, LabError> {
+        let Some(written) = settings.get("values") else { return Ok(None) };
+        let is_number = |value: &Value| value.as_number().is_some();
+        match written.get_ref() {
+            Setting::Many(list) if list.iter().chain(of_axis.get_ref()).all(is_number) => {
+                Ok(Some(Spanned::new(written.span(), list.clone())))
+            }
+            _ => Err(self
+                .error(Some(written.span().start), "values of a series are a list of numbers, as those of its axis")),
+        }
     }
 
     /// Returns the positions of values on the x axis: numbers are their own, names are numbered.
@@ -359,6 +379,17 @@ mod tests {
     }
 
     #[test]
+    fn a_series_can_have_values_of_its_own() {
+        let plan = Plan::parse("my.toml", &PLAN.replace("\"RCuckoo\"", "\"RCuckoo\", values = [7, 9]")).unwrap();
+        for (is_quick, of_axis) in [(false, vec![8.0, 16.0, 40.0]), (true, vec![8.0, 40.0])] {
+            let [guira, printed] = plan.series(is_quick) else { panic!("{plan:?}") };
+            let positions = |series: &PlannedSeries| series.cells.iter().map(|cell| cell.x).collect::<Vec<f64>>();
+            assert_eq!((positions(guira), positions(printed)), (of_axis, vec![7.0, 9.0]));
+            assert_eq!(printed.cells[1].experiment.clients, 9);
+        }
+    }
+
+    #[test]
     fn names_on_the_axis_are_numbered() {
         let values = PLAN.replace("\"clients\"", "\"nic\"");
         let values = values.replace("[8, 16, 40]", "[\"connectx-3\", \"connectx-7\"]");
@@ -402,6 +433,9 @@ mod tests {
             ("throughput", "p99-insert", "my.toml, line 6: series \"Guira\" has no operations of kind insert"),
             ("\"clients\", values = [8, 16, 40]", "\"theta\", values = [0, 1]", "my.toml, line 4: 0 has no place on a"),
             ("\"RCuckoo\"", "3", "my.toml, line 7: predicts must be a text"),
+            ("\"RCuckoo\"", "\"RCuckoo\", values = 8", "my.toml, line 7: values of a series are a list of numbers"),
+            ("\"RCuckoo\"", "\"RCuckoo\", values = [\"x\"]", "my.toml, line 7: values of a series are a list"),
+            ("\"RCuckoo\"", "\"RCuckoo\", values = [9, 7]", "my.toml, line 7: the values of an axis must ascend"),
             ("[8, 40]", "8", "my.toml, line 13: values must be a list"),
             ("entries = 4_000_000", "entries = 1", "my.toml, line 14: entries is 1, but must be"),
             ("[base]\n", "[base]\nlock-bits = 4\n", "my.toml, line 6: 8 clients are more than the 7 slots"),

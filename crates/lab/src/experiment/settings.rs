@@ -170,6 +170,18 @@ pub enum ReadCosts {
     Measured,
 }
 
+/// What an element in front of the memory node steers to the end of a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Steered {
+    /// Changes whose client knows another entry.
+    Changes,
+    /// Changes and lookups.
+    All,
+    /// Changes, as the paper has it: also to entries whose CAS is still on its way, which loses some.
+    ChangesAsPrinted,
+}
+
 /// The search for a cuckoo path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -303,6 +315,12 @@ pub struct Experiment {
     /// Keys that a client caches, with setting `clover`, at first the most popular ones; as many as there are entries if `None`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_keys: Option<u32>,
+    /// What an element in front of the memory node steers, with setting `clover`; there is none if `None`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steering: Option<Steered>,
+    /// Keys of which the element knows the end of the chain, the most popular ones; all if `None`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub element_keys: Option<u32>,
     /// Time that a client's software computes for an operation, in microseconds, with setting `clover`; 0 if `None`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compute_us: Option<f64>,
@@ -362,6 +380,8 @@ impl Default for Experiment {
             read_costs: None,
             node_threads: None,
             cache_keys: None,
+            steering: None,
+            element_keys: None,
             compute_us: None,
             timeout_ms: None,
             deaths_per_second: 0.0,

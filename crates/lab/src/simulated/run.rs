@@ -301,6 +301,8 @@ pub struct RunStats {
     pub splits: SplitStats,
     /// Verbs that were executed.
     pub verbs: u64,
+    /// Bytes of the state of the element in front of the node, at the end.
+    pub element_bytes: u64,
     /// The use of the cluster's resources in the measured time.
     pub usage: Usage,
     /// Violations: the first hundred in words.

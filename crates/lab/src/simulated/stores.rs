@@ -35,6 +35,9 @@ pub fn run_store<S: Store + 'static>(
     if let Some((threads, service)) = store.service() {
         sim.serve(threads, service);
     }
+    if let Some(element) = store.element() {
+        sim.pass_through(element);
+    }
     let work = Rc::new(Work::new(load.clone(), records, filled, Vec::new()).repeating(repeats));
     let hosts: Vec<Rc<S::Host>> = (0..load.hosts).map(|_| Rc::new(store.host())).collect();
     let (store, in_flight) = (Rc::new(store), load.in_flight);
@@ -67,6 +70,7 @@ pub fn run_store<S: Store + 'static>(
         Ok(())
     })?;
     work.stats.borrow_mut().verbs = sim.verbs();
+    work.stats.borrow_mut().element_bytes = sim.element_bytes();
     work.check_histories();
     Ok(work.stats.take())
 }

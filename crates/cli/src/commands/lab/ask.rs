@@ -180,6 +180,7 @@ fn human(answer: &Answer) -> String {
         ("limited by", answer.bound_by.clone()),
     ];
     lines.extend(answer.matches_mops.map(|matches| ("records found", format!("{} million a second", number(matches)))));
+    lines.extend(answer.element_bytes.map(|bytes| ("element", format!("{bytes} bytes of state at the end"))));
     lines.extend(answer.read_slots.map(|slots| ("a READ", format!("fetches {}", counted(slots, "slot")))));
     if answer.fill_at_end > experiment.fill + 0.01 {
         lines.push((

@@ -154,6 +154,7 @@ pub(super) fn outcome(
         is_steady: steadiness.is_steady(),
         read_slots: None,
         matches_mops: None,
+        element_bytes: None,
         kinds: costs.iter().map(|(kind, tally)| kind_answer(*kind, tally)).collect(),
         resources: resources(usage),
         bound_by: bound_by(usage, experiment),
@@ -176,6 +177,7 @@ impl Outcome {
             Measure::Throughput => Some(self.answer.throughput_mops),
             Measure::Fairness => Some(self.answer.fairness),
             Measure::Matches => self.answer.matches_mops,
+            Measure::ElementBytes => self.answer.element_bytes.map(|bytes| bytes as f64),
             Measure::Cost(statistic, kind, quantity) => {
                 let (_, tally) = self.costs.iter().find(|(of, _)| *of == kind)?;
                 Some(cost(tally, statistic, quantity))

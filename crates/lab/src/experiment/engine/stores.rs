@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use guira_baselines::clover::{CloverStore, Reuse, Shape as CloverShape, Table as CloverTable};
+use guira_baselines::clover::{CloverStore, Reuse, Shape as CloverShape, Steering, Table as CloverTable, Trust};
 use guira_baselines::cuckoo::{CuckooStore, Probing, Shape as CuckooShape, Table as CuckooTable};
 use guira_baselines::dummy::{DummyStore, Shape as DummyShape, Table as DummyTable};
 use guira_baselines::linear::clusters::Clusters;
@@ -16,7 +16,7 @@ use guira_layout::EntryFormat;
 
 use super::cell::{self, Outcome, failed};
 use super::configure::{cluster_of, inserts_at_most, load};
-use crate::experiment::{Experiment, LabError, Lookup, ReadCosts, RecordLayout, RunOptions, Setting};
+use crate::experiment::{Experiment, LabError, Lookup, ReadCosts, RecordLayout, RunOptions, Setting, Steered};
 use crate::simulated::{Compute, LOADED, Load, Records, Repeats, RunError, RunStats, run_store};
 use crate::steady::Span;
 
@@ -32,6 +32,8 @@ const MEASURED_NS: u64 = 1_000_000;
 const CHANGES_MAX: u64 = 4 << 20;
 /// Entries that a client of Clover has in reserve, at most: those that it has asked for, and those that it got before.
 const RESERVED: u64 = 32;
+/// Entries that an element knows to have a next pointer, if it steers READs: 12 MiB of them.
+const STEERED_ENTRIES: u64 = 1 << 20;
 /// All windows of a measurement, in times of its longest window.
 const WINDOWS: u64 = 4;
 
@@ -55,8 +57,9 @@ enum Reading {
     Candidates(Probing),
     /// Calls of a service with so many threads.
     Calls(u32),
-    /// Clover's chains, the ends of so many of which a client caches, with so many threads of the metadata server.
-    Chains { cache_keys: u64, threads: u32 },
+    /// Clover's chains, the ends of so many of which a client caches, with so many threads of the metadata server, and
+    /// perhaps with an element.
+    Chains { cache_keys: u64, threads: u32, steering: Option<Steering> },
 }
 
 /// The parameters of a table.
@@ -230,7 +233,13 @@ fn reading(experiment: &Experiment, shape: &Shape) -> Result<Reading, LabError> 
         Shape::Dummy(_) => return Ok(Reading::Calls(threads)),
         Shape::Clover(_) => {
             let cache_keys = experiment.cache_keys.map_or(experiment.entries, u64::from);
-            return Ok(Reading::Chains { cache_keys, threads });
+            let keys = experiment.element_keys.map_or(experiment.entries, u64::from);
+            let steering = experiment.steering.map(|steered| Steering {
+                keys,
+                entries: if steered == Steered::All { STEERED_ENTRIES } else { 0 },
+                trust: if steered == Steered::ChangesAsPrinted { Trust::Sent } else { Trust::Linked },
+            });
+            return Ok(Reading::Chains { cache_keys, threads, steering });
         }
     };
     let is_bounded = match experiment.lookup {
@@ -345,8 +354,10 @@ pub(super) fn measure(
             configured.run(DummyStore::new(table.clone(), configured.places(), threads), None, is_stopped)
         }
         Filled::Clover(table) => {
-            let Reading::Chains { cache_keys, threads } = configured.lookup else { return Err(other_table()) };
-            let store = CloverStore::new(table.fork(), configured.places(), cache_keys, threads);
+            let Reading::Chains { cache_keys, threads, steering } = configured.lookup else {
+                return Err(other_table());
+            };
+            let store = CloverStore::new(table.fork(), configured.places(), cache_keys, threads).behind(steering);
             configured.run(store, None, is_stopped)
         }
     };
@@ -354,6 +365,7 @@ pub(super) fn measure(
     cell::check(&stats)?;
     let mut outcome = cell::outcome_of(experiment, &stats, options);
     outcome.answer.read_slots = read_slots;
+    outcome.answer.element_bytes = experiment.steering.map(|_| stats.element_bytes);
     let matches_per_s = stats.counts.matches as f64 * 1e9 / stats.steadiness.span_ns.max(1) as f64;
     outcome.answer.matches_mops = configured.table.repeats.map(|_| matches_per_s / 1e6);
     Ok(outcome)
