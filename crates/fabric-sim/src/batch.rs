@@ -199,15 +199,16 @@ impl Batch {
         })
     }
 
-    /// Rewrites verb `index`.
-    pub(crate) fn rewrite(&mut self, index: usize, rewrite: Rewrite) {
+    /// Rewrites verb `index`. Returns its new address, unless it goes on as it came.
+    pub(crate) fn rewrite(&mut self, index: usize, rewrite: Rewrite) -> Option<Addr> {
         let (addr, words) = match rewrite {
-            Rewrite::Nothing => return,
+            Rewrite::Nothing => return None,
             Rewrite::Address(addr) => (addr, None),
             Rewrite::Cas { addr, compare, swap } => (addr, Some([compare, swap])),
         };
         let posted = self.replace(Posted { index, addr, words });
         self.rewritten.push(posted);
+        Some(addr)
     }
 
     /// Takes back what was rewritten from verb `index` on: they have not passed the element.

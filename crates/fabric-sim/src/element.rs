@@ -118,9 +118,7 @@ impl World {
             let (Some(element), state) = (&mut self.element, &mut self.lanes[lane as usize]) else { return };
             let Some(passing) = state.batch.passing(index) else { continue };
             let rewrite = element.request(state.queue_pair.unwrap_or(lane), index as u32, passing);
-            if rewrite != Rewrite::Nothing {
-                state.batch.rewrite(index, rewrite);
-                let addr = state.batch.sent[index].addr;
+            if let Some(addr) = state.batch.rewrite(index, rewrite) {
                 self.log_event(lane, EventKind::Rewritten(addr));
             }
         }

@@ -89,7 +89,7 @@ pub enum StoreOptions {
         reuse: Reuse,
         /// Threads of the metadata server.
         threads: u32,
-        /// What the element in front of the node steers, if there is one.
+        /// The options of the element in front of the node, if there is one.
         steering: Option<Steering>,
     },
     /// Options of linear probing.

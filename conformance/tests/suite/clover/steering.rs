@@ -23,7 +23,7 @@ const CHANGES: Steering = Steering { entries: 0, ..ALL };
 /// When a plan resets the element.
 const RESET_NS: u64 = 1_000_000;
 
-/// What one client does, after another.
+/// The calls of one client, one after the other.
 type Calls = &'static [(u32, Call)];
 
 /// Clients in turn, each of which begins with what the store was built with, and makes its calls when the one before has
@@ -67,7 +67,7 @@ fn run_until_idle(sim: &mut Sim, is_before_reset: bool) {
 
 /// No client.
 const NEVER: usize = 100;
-/// What makes the first entry of key 1 stale.
+/// Calls that make the first entry of key 1 stale.
 const CHANGED: Calls = &[(1, Call::Update(2_000)), (1, Call::Update(2_001)), (1, Call::Update(2_002))];
 
 fn answers(results: &[(Vec<(Answer, u64)>, Counts)], client: usize) -> &[(Answer, u64)] {
@@ -143,27 +143,6 @@ fn the_state_of_an_element_is_bounded() {
         assert_eq!(sim.run(), Stopped::Ended);
         assert_eq!(sim.element_bytes(), expected, "{steering:?}");
     }
-}
-
-/// Where entries are used again, a client is steered if its version is that of the end, and otherwise not.
-#[test]
-fn versions_that_do_not_fit_are_left_alone() {
-    let store = reusing(100, Reuse::Checked).behind(Some(ALL));
-    let mut sim = simulation(&store, &SimOptions::new(SEED, NETWORK));
-    let (history, done) = (filled(10), Rc::new(Cell::new(0)));
-    for process in 0..3 {
-        let (own, recorded, done) = (store.clone(), Rc::clone(&history), Rc::clone(&done));
-        sim.spawn(move |region| async move {
-            let mut actor = Actor::new(&own, &region, process, &recorded);
-            for value in 0..200 {
-                let answer = actor.call(1, Call::Update(FIRST_VALUE + 1_000 * process + value)).await;
-                assert_eq!(answer, Ok(Answer::Done));
-            }
-            done.set(done.get() + 1);
-        });
-    }
-    audit(&mut sim, &store, &history, "reuse");
-    assert_eq!(done.get(), 3);
 }
 
 /// An element that was reset between the WRITE and the CAS of a change does not see that the change is made, and takes the

@@ -6,7 +6,7 @@
 //! chain, and the CAS is to another entry, it goes to the end instead. A READ of an entry that is known to have a next
 //! pointer goes to the end, too.
 //!
-//! What makes it safe, whatever the element forgets:
+//! It is safe, whatever the element forgets:
 //!
 //! - It steers to an entry only if it has seen that its link is in the chain: by the answer to the CAS that linked it,
 //!   which found what it expected. The paper steers to the entry of a CAS that is still on its way. If that fails, or its
@@ -42,25 +42,25 @@ const ENTRY_BYTES: u64 = 12;
 /// Queue pairs of which it knows something, at most. With more, it forgets everything.
 const QUEUE_PAIRS_MAX: usize = 4096;
 
-/// What an element steers.
+/// Options of an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Steering {
     /// Keys whose ends of chains it knows, at most: those of the first records, which are the most popular ones.
     pub keys: u64,
     /// Entries of which it knows that they have a next pointer, at most; with 0, it steers no READs.
     pub entries: u64,
-    /// What it relies on.
+    /// The knowledge that it relies on.
     pub trust: Trust,
 }
 
-/// What an element relies on.
+/// The knowledge that an element relies on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// On what it has seen to be linked.
+    /// Entries that it has seen to be linked.
     Linked,
-    /// *Unsafe, for tests:* on what is about to be linked, as printed.
+    /// *Unsafe, for tests:* entries that are about to be linked, too, as printed.
     Sent,
-    /// *Unsafe, for tests:* on its memory: it translates the words of CASes for other versions, and their answers back.
+    /// *Unsafe, for tests:* its memory: it translates the words of CASes for other versions, and their answers back.
     Memory,
 }
 

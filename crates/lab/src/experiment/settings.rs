@@ -170,7 +170,7 @@ pub enum ReadCosts {
     Measured,
 }
 
-/// What an element in front of the memory node steers to the end of a chain.
+/// The verbs that an element in front of the memory node steers to the end of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Steered {
@@ -315,7 +315,7 @@ pub struct Experiment {
     /// Keys that a client caches, with setting `clover`, at first the most popular ones; as many as there are entries if `None`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_keys: Option<u32>,
-    /// What an element in front of the memory node steers, with setting `clover`; there is none if `None`.
+    /// The verbs that an element in front of the memory node steers, with setting `clover`; there is none if `None`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steering: Option<Steered>,
     /// Keys of which the element knows the end of the chain, the most popular ones; all if `None`.
