@@ -142,7 +142,7 @@ fn room_near_the_rows_costs_one_more_round_trip() {
 }
 
 /// [R-INSERT-5] [R-INSERT-6] A table is found full by sampling no row twice but those of the key: what was sampled
-/// under the locks is not sampled again.
+/// under the locks is not sampled again, where verbs travel and where they execute in place.
 #[test]
 fn a_search_goes_on_from_the_rows_under_the_locks() {
     let all_rows = 64;
@@ -159,17 +159,18 @@ fn a_search_goes_on_from_the_rows_under_the_locks() {
     }
     let has_two_rows = |key: &[u8; 8]| full.table.key(key).is_ok_and(|key| key.rows().first != key.rows().second);
     let key = keys.find(has_two_rows).expect("most keys have two rows");
-    for profile in SAMPLING {
+    // Both rows of the key are read under their locks, where verbs travel once more with the rows near them, and once
+    // more at the end.
+    for (profile, again) in [(Profile::Shm, 2), (Profile::Tcp, 4), (Profile::Mlx5, 4)] {
         let bench = full.fork().under(profile);
         let mut client = client(&bench, 0, quiet(&bench));
         let (failed, traffic) = client.traffic_of(|client| client.put(&key, &[1; 8]));
         let is_full = matches!(failed, Err(Error { kind: ErrorKind::Full { .. }, .. }));
         assert!(is_full, "{profile}: {failed:?}");
-        // Both rows of the key are also read under their locks before, and once more at the end: R-INSERT-5.
         let row_bytes = bench.table.rows().row_words() as u64 * 8;
         let atomics = traffic.verbs.swaps + traffic.verbs.adds;
         let rows_read = (traffic.bytes_in - 8 * atomics) / row_bytes;
-        assert!(rows_read <= all_rows + 4, "{profile}: {rows_read} rows, {traffic:?}");
+        assert!(rows_read <= all_rows + again, "{profile}: {rows_read} rows, {traffic:?}");
         assert_eq!(bench.lock_words(), [], "{profile}");
     }
 }

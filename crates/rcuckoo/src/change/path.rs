@@ -27,8 +27,11 @@ const KEY_ROWS_ATTEMPTS: u32 = 2;
 /// Rows for which the batches of a sampled search ask: few at first, because up to a fill of 95 % a path is mostly found
 /// after one or two of them.
 const EARLY_BATCH_ROWS: [usize; 5] = [4, 8, 8, 8, 8];
-/// Rows for which the first batch asks where few rows are visited at all, or splitting batches costs nothing.
+/// Rows for which the first batch asks where few rows are visited at all.
 const FIRST_BATCH_ROWS: usize = 8;
+/// Rows for which each batch asks where batches execute in place, and splitting them costs nothing: enough for most
+/// searches up to a fill of 90 %, and few of them in vain. (docs/decisions/0048)
+const LOCAL_BATCH_ROWS: usize = 5;
 /// Rows for which later batches ask, so that a full table is found full soon.
 const LATE_BATCH_ROWS: usize = 32;
 /// Bytes between two rows that a search fetches along with them: a READ of its own costs a network card more.
@@ -80,6 +83,11 @@ impl Client {
             }
             // The cache knows no more than the rows that were just sampled, which the search has.
             first_attempt = speculations;
+        } else if self.progress.stage == Stage::NoRoom && lane.caps().local {
+            let samples = self.work.pair.chunks_exact(self.table.rows().row_words());
+            for (row, words) in [pair.first, pair.second].into_iter().zip(samples) {
+                self.paths.sampled.add(row, words);
+            }
         }
         for attempt in first_attempt..INSERT_ATTEMPTS {
             let may_speculate = attempt < speculations;
@@ -154,7 +162,7 @@ impl Client {
         self.work.window.clear();
         let samples = self.work.pair.chunks_exact(self.table.rows().row_words());
         for (row, words) in roots.into_iter().zip(samples) {
-            self.work.window.extend(&[row]).copy_from_slice(words);
+            self.work.window.add(row, words);
         }
         for (_, rows) in self.ranges_under_locks(roots) {
             if !self.sample_under_locks(lane, rows).await? {
@@ -209,9 +217,7 @@ impl Client {
         let mut are_whole = true;
         for (row, words) in plan.iter().filter_map(|row| Some((*row, sampled.row(*row)?))) {
             are_whole &= self.table.rows().verify(row, words).is_ok();
-            if self.work.window.place(row).is_none() {
-                self.work.window.extend(&[row]).copy_from_slice(words);
-            }
+            self.work.window.add(row, words);
         }
         Ok(are_whole)
     }
@@ -309,7 +315,6 @@ impl Client {
         pair: RowPair,
         torn: TornRows,
     ) -> Result<Option<Path>, ErrorKind> {
-        let is_local = lane.caps().local;
         let unsampled = if self.saves_reads(lane) { Unsampled::Last } else { Unsampled::InOrder };
         let limits = Limits { unsampled, ..self.limits() };
         let both = [pair.first, pair.second];
@@ -329,7 +334,8 @@ impl Client {
                 Progress::NeedsRows => {
                     let most = match unsampled {
                         Unsampled::Last => EARLY_BATCH_ROWS.get(batch).copied().unwrap_or(LATE_BATCH_ROWS),
-                        Unsampled::InOrder if is_local || batch == 0 => FIRST_BATCH_ROWS,
+                        Unsampled::InOrder if lane.caps().local => LOCAL_BATCH_ROWS,
+                        Unsampled::InOrder if batch == 0 => FIRST_BATCH_ROWS,
                         Unsampled::InOrder => LATE_BATCH_ROWS,
                     };
                     self.sample_for_search(lane, most).await?;
@@ -352,16 +358,15 @@ impl Client {
         let gap_bytes = if self.saves_reads(lane) { SEARCH_GAP_BYTES } else { 0 };
         let gap = gap_bytes / u64::from(self.table.config().row_bytes);
         let Paths { search, sampled, plan: wanted } = &mut self.paths;
-        wanted.clear();
-        wanted.extend_from_slice(search.wanted(most, |row| sampled.place(row).is_some()));
+        search.wanted(most, |row| sampled.place(row).is_some(), wanted);
         cover(wanted, |before, after| {
             rows_between(before, after) <= gap && (before.0 + 1..after.0).all(|row| sampled.place(RowId(row)).is_none())
         });
         let row_words = self.table.rows().row_words();
         let reads = stretches(wanted, sampled.extend(wanted), row_words, |_| true);
         // At most one READ for each row that the search wants: a gap that is covered is shorter than a READ may be.
-        let mut batch: ArrayVec<Verb<'_>, LATE_BATCH_ROWS> =
-            reads.map(|(row, into)| self.table.read_row(row, into)).collect();
+        let mut batch = ArrayVec::<Verb<'_>, LATE_BATCH_ROWS>::new();
+        batch.extend(reads.map(|(row, into)| self.table.read_row(row, into)));
         post(lane, &mut batch[..]).await?;
         drop(batch);
         if self.reader.caches_all_operations(lane) {

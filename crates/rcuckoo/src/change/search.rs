@@ -105,7 +105,6 @@ pub(crate) struct Search {
     pub(super) best: Option<Best>,
     pub(super) limits: Limits,
     roots: RowPair,
-    wanted: Vec<RowId>,
     pub(super) key: Vec<u8>,
     pub(super) walk: Walk,
 }
@@ -136,7 +135,6 @@ impl Search {
             best: None,
             limits,
             roots,
-            wanted: Vec::new(),
             key: Vec::new(),
         }
     }
@@ -174,7 +172,6 @@ impl Search {
     }
 
     fn advance_breadth_first<'r>(&mut self, table: &Table, view: &impl Fn(RowId) -> RowView<'r>) -> Progress {
-        let least = self.messages(table, [self.roots.first, self.roots.second]);
         let deferred = self.deferred.len();
         for place in 0..deferred {
             self.visit(table, self.deferred[place], view);
@@ -188,7 +185,7 @@ impl Search {
                 break;
             }
             self.head += 1;
-            if self.best.is_some_and(|best| self.is_least(best.cost, least)) {
+            if self.best.is_some_and(|best| self.is_least(table, best.cost)) {
                 break;
             }
         }
@@ -213,8 +210,9 @@ impl Search {
     }
 
     /// Whether no other path of as many moves costs less.
-    fn is_least(&self, (_, messages, ..): Cost, least: usize) -> bool {
-        messages <= least && self.limits.insert_row == InsertRow::Primary
+    fn is_least(&self, table: &Table, (_, messages, ..): Cost) -> bool {
+        self.limits.insert_row == InsertRow::Primary
+            && messages <= self.messages(table, [self.roots.first, self.roots.second])
     }
 
     /// Looks at the row of `node`, unless a shorter path than to it is known.
@@ -242,22 +240,17 @@ impl Search {
         self.best.map(|best| self.path(best))
     }
 
-    /// Returns the next rows that the search will visit, up to `most`, without those that `known` knows: sorted,
-    /// without duplicates.
-    pub(crate) fn wanted(&mut self, most: usize, known: impl Fn(RowId) -> bool) -> &[RowId] {
-        let mut wanted = std::mem::take(&mut self.wanted);
-        wanted.clear();
+    /// Fills `rows` with the next rows that the search will visit, up to `most`, without those that `known` knows.
+    pub(crate) fn wanted(&self, most: usize, known: impl Fn(RowId) -> bool, rows: &mut Vec<RowId>) {
+        rows.clear();
         match self.order {
             SearchOrder::BreadthFirst => {
                 let deferred = self.deferred.iter().map(|node| &self.nodes[*node as usize]);
-                let rows = deferred.chain(&self.nodes[self.head..]).map(|node| node.row);
-                wanted.extend(rows.filter(|row| !known(*row)).take(most));
+                let next = deferred.chain(&self.nodes[self.head..]).map(|node| node.row);
+                rows.extend(next.filter(|row| !known(*row)).take(most));
             }
-            SearchOrder::DepthFirst => wanted.extend(self.next_of_walk().filter(|row| !known(*row)).take(most)),
+            SearchOrder::DepthFirst => rows.extend(self.next_of_walk().filter(|row| !known(*row)).take(most)),
         }
-        wanted.sort_unstable();
-        self.wanted = wanted;
-        &self.wanted
     }
 
     /// Takes `node`, whose row has so many entries, as the path's end, if that path costs less than the best so far.

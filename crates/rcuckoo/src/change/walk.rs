@@ -302,6 +302,7 @@ mod tests {
             let mut known: BTreeSet<u64> = (0..ROWS).filter(|_| random.below(4) == 0).collect();
             let limits = Limits { depth: 1 + random.below(3) as usize, ..LIMITS };
             let shortest = rows.search(&mut whole, key, limits, &closed);
+            let mut wanted = Vec::new();
             parts.start(pair, &[pair.first, pair.second], Limits { unsampled: Unsampled::Last, ..limits });
             loop {
                 let progress =
@@ -313,7 +314,7 @@ mod tests {
                 if progress != Progress::NeedsRows {
                     break;
                 }
-                let wanted = parts.wanted(1 + random.below(8) as usize, |row| known.contains(&row.0)).to_vec();
+                parts.wanted(1 + random.below(8) as usize, |row| known.contains(&row.0), &mut wanted);
                 assert!(!wanted.is_empty() && wanted.iter().all(|row| known.insert(row.0)), "{wanted:?}");
             }
             let path = parts.found();
@@ -375,9 +376,9 @@ mod tests {
         let full = |row: RowId| rows.table.rows().free_entry(&rows.words[row.0 as usize]).is_none();
         let mut keys = 2_000_000u64..;
         let key = keys.find(|key| full(rows.pair(*key).first) && full(rows.pair(*key).second)).unwrap();
-        let (pair, mut search, mut known) = (rows.pair(key), walk(8), BTreeSet::new());
+        let (pair, mut search, mut known) = (rows.pair(key), walk(8), BTreeSet::<RowId>::new());
         search.start(pair, &[pair.first, pair.second], LIMITS);
-        let mut asked = Vec::new();
+        let (mut asked, mut wanted) = (Vec::new(), Vec::new());
         loop {
             let view = |row: RowId| match known.contains(&row) {
                 true => RowView::Row(&rows.words[row.0 as usize]),
@@ -385,9 +386,9 @@ mod tests {
             };
             match search.advance(&rows.table, view) {
                 Progress::NeedsRows => {
-                    let wanted = search.wanted(32, |row| known.contains(&row)).to_vec();
+                    search.wanted(32, |row| known.contains(&row), &mut wanted);
                     asked.push(wanted.len());
-                    known.extend(wanted);
+                    known.extend(&wanted);
                 }
                 Progress::Found => break,
                 Progress::Exhausted => panic!("there is a path"),

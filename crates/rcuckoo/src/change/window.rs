@@ -132,6 +132,13 @@ impl Window {
         &mut self.words[start..]
     }
 
+    /// Adds a row with a copy of its words, unless it is in the window already.
+    pub(crate) fn add(&mut self, row: RowId, words: &[u64]) {
+        if self.place(row).is_none() {
+            self.extend(&[row]).copy_from_slice(words);
+        }
+    }
+
     pub(crate) fn rows(&self) -> &[RowId] {
         &self.rows
     }
