@@ -1,8 +1,9 @@
 //! Harnesses for extents and the chunks they are cut from.
 
 use guira_layout::{
-    CHUNK_HEADER_WORDS, ChunkState, ChunkWord, EXTENT_HEADER_WORDS, ExtentClass, ExtentError, ExtentRef, Generation,
-    MAX_KEY_BYTES, MAX_VALUE_BYTES, OwnerId, Sums, encode_extent, extent_key_matches, extent_words, parse_extent,
+    CHUNK_HEADER_WORDS, ChunkState, ChunkWord, ExtentClass, ExtentError, ExtentRef, Generation,
+    MAX_EXTENT_HEADER_WORDS, MAX_KEY_BYTES, MAX_VALUE_BYTES, OwnerId, Sums, encode_extent, extent_key_matches,
+    extent_words, parse_extent,
 };
 
 use super::case::{Case, heads};
@@ -22,7 +23,7 @@ pub fn extent(data: &[u8]) -> Answer {
     let mut extent = ExtentRef {
         digest: feed.word(),
         offset: feed.word(),
-        generation: Generation(feed.word()),
+        generation: Generation(feed.word() & Generation::MAX),
         key_bytes: feed.word() as u32,
         value_bytes: feed.word() as u32,
     };
@@ -32,24 +33,39 @@ pub fn extent(data: &[u8]) -> Answer {
     mark(&case, &extent);
     let found = parsed(&case, &words, &extent);
     // These are lengths that fit the words, and the header and checksum that belong to them.
-    let room = count.saturating_sub(EXTENT_HEADER_WORDS) * 8;
+    let room = count.saturating_sub(MAX_EXTENT_HEADER_WORDS) * 8;
     extent.key_bytes %= room as u32 + 1;
     extent.value_bytes %= (room - (extent.key_bytes as usize).next_multiple_of(8).min(room)) as u32 + 1;
     words.resize(extent.words().expect("lengths that fit"), 0);
-    words[..2]
-        .copy_from_slice(&[extent.generation.0, u64::from(extent.key_bytes) | u64::from(extent.value_bytes) << 32]);
-    words[2] = checksum(&case, &words, &extent);
+    let [first, lengths] = identity(&extent);
+    words[0] = first;
+    if !is_short(&extent) {
+        words[2] = lengths;
+    }
+    words[1] = checksum(&case, &words, &extent);
     assert_eq!(parsed(&case, &words, &extent), Answer::Accepted);
     mark(&case, &extent);
     found
+}
+
+/// Whether the first word of an extent has its lengths.
+fn is_short(extent: &ExtentRef) -> bool {
+    extent.key_bytes < 256 && extent.value_bytes < 255
+}
+
+/// Returns the first word of an extent and its lengths as docs/layout.md says.
+fn identity(extent: &ExtentRef) -> [u64; 2] {
+    let (key, value) = (u64::from(extent.key_bytes), u64::from(extent.value_bytes));
+    let (short_key, short_value) = if is_short(extent) { (key, value) } else { (0, 255) };
+    [extent.generation.0 | short_key << 48 | short_value << 56, key | value << 32]
 }
 
 /// Computes an extent's checksum as docs/layout.md says.
 fn checksum(case: &Case, words: &[u64], extent: &ExtentRef) -> u64 {
     let place = case.superblock.checksum_seed() ^ extent.offset.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let keys = guira_sum::NhKeys::new(case.superblock.secret.0);
-    let head = guira_sum::nh_at(&keys, guira_sum::Level::Last, &words[..2], place);
-    guira_sum::nh(&keys, &words[EXTENT_HEADER_WORDS..], head)
+    let head = guira_sum::nh_at(&keys, guira_sum::Level::Last, &identity(extent), place);
+    guira_sum::nh(&keys, &words[if is_short(extent) { 2 } else { 3 }..], head)
 }
 
 /// Parses an extent: a valid one lies inside its words and encodes to them; an invalid one has a reason. [R-READ-6]
@@ -57,7 +73,7 @@ fn parsed(case: &Case, words: &[u64], extent: &ExtentRef) -> Answer {
     let parsed = match parse_extent(words, extent, case.rows.sums()) {
         Ok(parsed) => parsed,
         Err(ExtentError::Replaced { wanted, found }) => {
-            assert!(wanted == extent.generation && found.0 == words[0] && found != wanted);
+            assert!(wanted == extent.generation && found.0 == words[0] & Generation::MAX && found != wanted);
             return Answer::Refused;
         }
         Err(ExtentError::Torn { generation }) => {
@@ -69,12 +85,12 @@ fn parsed(case: &Case, words: &[u64], extent: &ExtentRef) -> Answer {
     parsed.append_key(&mut key);
     parsed.append_value(&mut value);
     let bytes = bytes_of(words);
-    let key_at = EXTENT_HEADER_WORDS * 8;
+    let key_at = if is_short(extent) { 16 } else { 24 };
     let value_at = key_at + key.len().next_multiple_of(8);
     assert_eq!((key.len(), value.len()), (extent.key_bytes as usize, extent.value_bytes as usize));
     assert_eq!((&bytes[key_at..][..key.len()], &bytes[value_at..][..value.len()]), (&key[..], &value[..]));
     assert_eq!(words.len(), extent_words(key.len(), value.len()));
-    assert_eq!(words[2], checksum(case, words, extent));
+    assert_eq!(words[1], checksum(case, words, extent));
 
     let mut other = key.clone();
     other.push(0);
@@ -197,7 +213,7 @@ fn check_division(case: &Case, class: ExtentClass, offset: u64) {
     }
 }
 
-/// Returns seeds: in each table with extents a small one, and one that fills its slot.
+/// Returns seeds: in each table with extents a small one, one that fills its slot, and one that is not short.
 pub(super) fn extent_seeds() -> Vec<Seed> {
     let mut seeds = Vec::new();
     for (name, head) in heads() {
@@ -205,7 +221,9 @@ pub(super) fn extent_seeds() -> Vec<Seed> {
         if !case.config().format.has_extents() {
             continue;
         }
-        for (size, key, value) in [("small", &b"key"[..], &b"a value"[..]), ("whole", &[7; 16], &[9; 200])] {
+        let sizes =
+            [("small", &b"key"[..], &b"a value"[..]), ("whole", &[7; 16], &[9; 224]), ("long", &[7; 9], &[9; 300])];
+        for (size, key, value) in sizes {
             let class = ExtentClass::of(extent_words(key.len(), value.len()), case.config().chunk_bytes);
             let offset = case.geometry.chunk(1).offset() + class.slot_at(1, case.config().chunk_bytes);
             let (key_bytes, value_bytes) = (key.len() as u32, value.len() as u32);

@@ -11,7 +11,7 @@ use super::{Answer, Seed};
 
 // These values are as docs/layout.md says.
 const MAGIC: u64 = 0x4241_5441_5249_5547;
-const VERSION: u64 = 4;
+const VERSION: u64 = 5;
 const FINGERPRINT_WORD: usize = 4;
 const CHECKED_WORDS: usize = 60;
 const FINGERPRINT_SEED: u64 = 0x6775_6972_6131;

@@ -8,8 +8,6 @@ use crate::findings::{Findings, Subject};
 use crate::scan::{Scan, WORDS_PER_READ};
 use crate::{ProblemKind, Stage};
 
-/// Largest class number whose size in bytes does not overflow; chunks are far too small for this class.
-const MAX_CLASS: u8 = 60;
 /// Chunk slots read by one batch: half of the smallest `max_batch` of all fabrics.
 const BATCH_SLOTS: u64 = 64;
 
@@ -125,10 +123,8 @@ impl Scan<'_> {
 
     /// Whether a chunk of this table can be of `class`.
     fn is_possible(&self, class: ExtentClass) -> bool {
-        let chunk_bytes = self.table.config().chunk_bytes;
         match class {
-            ExtentClass::Slot(number) if number > MAX_CLASS => false,
-            ExtentClass::Slot(_) => ExtentClass::of((class.bytes(chunk_bytes) / 8) as usize, chunk_bytes) == class,
+            ExtentClass::Slot(_) => class.fits(self.table.config()),
             ExtentClass::Run(count) => (1..=self.longest_run()).contains(&u64::from(count)),
         }
     }
@@ -196,8 +192,9 @@ impl Scan<'_> {
             post(&mut *self.lane, &mut batch[..]).await?;
             for ((generation, mark), slot) in generations.iter().zip(&marks).zip(first..) {
                 // A chunk slot that was not used since its chunk was claimed has its old contents.
-                let drawn = (1..=Generation::MAX).contains(generation) && *generation < self.next_generation;
-                let used = drawn && generation != mark && !self.extents.contains_key(&offset(slot));
+                let generation = Generation::of_first_word(*generation).0;
+                let drawn = (1..self.next_generation).contains(&generation);
+                let used = drawn && generation != *mark && !self.extents.contains_key(&offset(slot));
                 self.report.unreferenced_extents += u64::from(used);
             }
         }

@@ -5,7 +5,7 @@
 //! [R-UPDATE-2]
 
 use guira_fabric::{Addr, FabricError};
-use guira_layout::{Candidate, EXTENT_HEADER_WORDS, EntryKind, Probe, extent_key_matches};
+use guira_layout::{Candidate, EntryKind, Probe, extent_key_matches};
 
 use crate::ProblemKind;
 use crate::findings::Findings;
@@ -173,7 +173,7 @@ impl Scan<'_> {
             if extent.key_bytes as usize != key.len() || self.extent_location(&extent).is_none() {
                 continue;
             }
-            let mut head = vec![0; EXTENT_HEADER_WORDS + key.len().div_ceil(8)];
+            let mut head = vec![0; extent.header_words() + key.len().div_ceil(8)];
             self.read(Addr::main(extent.offset), &mut head).await?;
             if extent_key_matches(&head, &extent, key) == Ok(true) {
                 return Ok(Some(index));

@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use guira_fabric::{FabricError, Lane, Verb, post};
-use guira_layout::{ChunkState, ChunkWord, ExtentClass};
+use guira_layout::{ChunkState, ChunkWord, ExtentClass, Generation};
 
 use super::owned_chunks::Chunk;
 use super::table::orphans;
@@ -229,7 +229,8 @@ impl Extents {
         }
         post(lane, batch).await?;
         let estimates = orphans.iter().zip(&marks).zip(&generations).map(|(((_, class, _), marks), generations)| {
-            let free = marks.iter().zip(generations).filter(|(mark, held)| **held == 0 || mark == held).count();
+            let held = generations.iter().map(|first| Generation::of_first_word(*first).0);
+            let free = marks.iter().zip(held).filter(|(mark, held)| *held == 0 || *mark == held).count();
             free as u64 * class.slots(chunk_bytes) / marks.len() as u64
         });
         Ok(estimates.collect())

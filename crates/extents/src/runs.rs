@@ -5,7 +5,7 @@
 //! its mark and generation, read after its word was won, say so: its word alone may be that of a later use.
 
 use guira_fabric::{FabricError, Lane, Verb, post};
-use guira_layout::{ChunkState, ChunkWord, ExtentClass, ExtentRef};
+use guira_layout::{ChunkState, ChunkWord, ExtentClass, ExtentRef, Generation};
 
 use super::{BATCH_VERBS, Extents};
 
@@ -150,6 +150,9 @@ impl Extents {
             batch.push(Verb::Read { addr: self.slot_addr(*index, *class, 0), into });
         }
         post(lane, batch).await?;
+        for Settled { generation, .. } in &mut settled {
+            *generation = Generation::of_first_word(*generation).0;
+        }
         Ok(settled)
     }
 }

@@ -5,7 +5,9 @@
 //! point in this module knows that nothing refers to it, and which tails belong to it: docs/decisions/0007.
 
 use guira_fabric::{Addr, FabricError, Lane, Verb, post};
-use guira_layout::{CHUNK_HEADER_WORDS, CHUNK_SWEPT_WORD, ChunkState, ChunkWord, ExtentClass, RECOVERIES_WORD};
+use guira_layout::{
+    CHUNK_HEADER_WORDS, CHUNK_SWEPT_WORD, ChunkState, ChunkWord, ExtentClass, Generation, RECOVERIES_WORD,
+};
 use guira_rcuckoo::available_chunks;
 
 use super::reclaim_scan::Orphan;
@@ -249,6 +251,7 @@ impl Extents {
             post(lane, batch).await?;
             first = next;
         }
+        generations.iter_mut().for_each(|word| *word = Generation::of_first_word(*word).0);
         let marks = head.split_off(CHUNK_HEADER_WORDS as usize);
         Ok(Adopted { recoveries: recoveries[0], header: head, marks, generations })
     }
@@ -282,9 +285,10 @@ impl Extents {
         index: u64,
         slot: u64,
     ) -> Result<(), FabricError> {
-        let mut generation = [0];
-        post(lane, [Verb::Read { addr: self.slot_addr(index, class, slot), into: &mut generation }]).await?;
-        post(lane, [Verb::Write { addr: self.mark_addr(index, class, slot), words: &generation }]).await
+        let mut first = [0];
+        post(lane, [Verb::Read { addr: self.slot_addr(index, class, slot), into: &mut first }]).await?;
+        let words = &[Generation::of_first_word(first[0]).0];
+        post(lane, [Verb::Write { addr: self.mark_addr(index, class, slot), words }]).await
     }
 
     /// Gives back chunks of this client that hold nothing. The tails of a run go first, while its head is `Claiming`,

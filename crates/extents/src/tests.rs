@@ -26,7 +26,7 @@ const RECOVERY_STEPS: u64 = 251;
 const DEAD: OwnerId = OwnerId(1);
 const OTHER: OwnerId = OwnerId(2);
 const RIVAL: OwnerId = OwnerId(3);
-/// Values for a slot of which 13 fit in a chunk, for a whole chunk, and for a run of three chunks.
+/// Values for a slot of which 17 fit in a chunk, for a whole chunk, and for a run of three chunks.
 const SMALL: [u8; 200] = [1; 200];
 const CHUNK: [u8; 3_000] = [2; 3_000];
 const RUN: [u8; 10_000] = [3; 10_000];
@@ -228,7 +228,7 @@ fn a_generation_outlives_the_words_behind_it() {
     let fixture = Fixture::new();
     let (mut lane, mut owner, mut other) = (fixture.region.lane(), fixture.extents(DEAD), fixture.extents(OTHER));
     let run = block_on(owner.reserve_growing(&mut lane, &short_key(&owner), &RUN)).expect("it is the first");
-    fixture.store(run.offset, run.generation.0);
+    fixture.store(run.offset, run.first_word());
     owner.link(&run);
     block_on(owner.settle_runs(&mut lane)).expect("the heap loses nothing");
     let mark = run.mark_offset(fixture.table.config(), fixture.table.geometry()).expect("a place of a run");
@@ -237,13 +237,13 @@ fn a_generation_outlives_the_words_behind_it() {
     block_on(owner.close(&mut lane)).expect("the heap loses nothing");
     let words = run.offset / 8..run.offset / 8 + run.words().expect("possible lengths") as u64;
     let is_inside = |extent: &ExtentRef| words.contains(&(extent.offset / 8));
-    let mut reserved = (0..CHUNKS * 13).map_while(|_| {
+    let mut reserved = (0..CHUNKS * 17).map_while(|_| {
         let key = short_key(&other);
         block_on(other.reserve_growing(&mut lane, &key, &SMALL)).ok()
     });
     assert!(reserved.any(|extent| is_inside(&extent)), "the chunks of the run are used again");
     let first = fixture.region.memory().main[(run.offset / 8) as usize].load(Ordering::Relaxed);
-    assert_eq!(first, run.generation.0, "nothing shows that");
+    assert_eq!(first, run.first_word(), "nothing shows that");
 }
 
 #[test]
@@ -353,7 +353,7 @@ fn a_run_that_is_in_use_again_is_not_taken_over() {
     let mut lane = fixture.region.lane();
     let (mut owner, mut late) = (fixture.extents(DEAD), fixture.extents(OTHER));
     let run = block_on(owner.reserve(&mut lane, &short_key(&owner), &RUN)).unwrap();
-    fixture.store(run.offset, run.generation.0);
+    fixture.store(run.offset, run.first_word());
     owner.link(&run);
     block_on(owner.settle_runs(&mut lane)).unwrap();
     let (index, _) = fixture.table.geometry().chunk_of(run.offset).unwrap();
@@ -362,14 +362,58 @@ fn a_run_that_is_in_use_again_is_not_taken_over() {
     let mark = run.mark_offset(fixture.table.config(), fixture.table.geometry()).unwrap();
     fixture.store(mark, run.generation.0);
     // Another client's extent, written and linked since.
-    fixture.store(run.offset, run.generation.0 + 1);
+    let next = ExtentRef { generation: Generation(run.generation.0 + 1), ..run };
+    fixture.store(run.offset, next.first_word());
     block_on(late.settle_runs(&mut lane)).unwrap();
     assert_eq!(fixture.word(index), word);
     assert!(late.chunks.get(index).is_none());
     late.give_back(&run);
-    fixture.store(mark, run.generation.0 + 1);
+    fixture.store(mark, next.generation.0);
     block_on(late.settle_runs(&mut lane)).unwrap();
     assert!(late.chunks.is_empty(index), "freed again, it is taken over");
+}
+
+/// [R-EXTENT-4] Whoever compares the first word of an extent with its mark compares the generation in it, whether the
+/// lengths stand beside it or follow: who adopts a chunk, who estimates its free slots, and who marks an extent that was
+/// never linked.
+#[test]
+fn first_words_are_compared_with_marks_by_their_generations() {
+    for value in [&SMALL[..], &CHUNK] {
+        let fixture = Fixture::new();
+        let (mut lane, config) = (fixture.region.lane(), fixture.table.config());
+        let mut owner = fixture.extents(DEAD);
+        let mut reserve = || {
+            let extent = block_on(owner.reserve(&mut lane, &short_key(&owner), value)).expect("room");
+            fixture.store(extent.offset, extent.first_word());
+            extent
+        };
+        let [freed, kept, cancelled] = [reserve(), reserve(), reserve()];
+        let place = |extent: &ExtentRef| fixture.table.geometry().chunk_of(extent.offset).expect("a chunk");
+        let mark = |extent: &ExtentRef| extent.mark_offset(config, fixture.table.geometry()).expect("a place");
+        let class = ExtentClass::of(freed.words().expect("possible lengths"), config.chunk_bytes);
+        owner.link(&freed);
+        owner.link(&kept);
+        fixture.store(mark(&freed), freed.generation.0);
+        owner.cancel(&cancelled);
+        block_on(owner.close(&mut lane)).expect("the heap loses nothing");
+        let marked = fixture.region.memory().main[(mark(&cancelled) / 8) as usize].load(Ordering::Relaxed);
+        // A run that holds nothing becomes free when its owner closes.
+        assert!(marked == cancelled.generation.0 || fixture.word(place(&cancelled).0) == ChunkWord::FREE);
+
+        let mut other = fixture.extents(OTHER);
+        for (extent, held) in [(&freed, 0), (&kept, kept.generation.0)] {
+            let (chunk, within) = place(extent);
+            let slot = class.slot_of(within, config.chunk_bytes).expect("a slot") as usize;
+            if other.chunks.get(chunk).is_none() {
+                assert!(block_on(other.adopt(&mut lane, chunk, fixture.word(chunk), class)).expect("the heap reads"));
+            }
+            assert_eq!(other.chunks.get(chunk).map(|chunk| chunk.slots[slot]), Some(held), "{class:?}");
+        }
+        let chunk = place(&freed).0;
+        fixture.store(mark(&kept), kept.generation.0);
+        let estimates = block_on(other.estimate(&mut lane, &[(chunk, class, 0)])).expect("the heap reads");
+        assert_eq!(estimates, [class.slots(config.chunk_bytes)], "{class:?}");
+    }
 }
 
 /// Returns the round trips that two clients spend on their extents in 10,000 updates of 60 keys, each by either client,
@@ -387,7 +431,7 @@ fn trips_of_updates(fixture: &Fixture, sizes: &[usize]) -> u64 {
         let (key, client) = (update * 7 % live.len(), &mut clients[update % 3 % 2]);
         let value = vec![1; sizes[update % sizes.len()]];
         let extent = block_on(client.reserve_growing(&mut lane, &short_key(client), &value)).expect("room");
-        fixture.store(extent.offset, extent.generation.0);
+        fixture.store(extent.offset, extent.first_word());
         client.link(&extent);
         if let Some(freed) = live[key].replace(extent) {
             let mark = freed.mark_offset(fixture.table.config(), fixture.table.geometry()).expect("a possible extent");
@@ -444,7 +488,7 @@ fn chunks_are_added_when_there_is_nothing_to_reclaim() {
     const CHUNKS: u64 = 2_000;
     let slots: Vec<usize> = (0..40).map(|i| 60 + i * 33).collect();
     for (sizes, most_chunks, most_trips) in
-        [(&[200][..], 6, 800), (&slots, 40, 1_200), (&[3_000, 10_000, 3_100, 14_000], 200, 24_000)]
+        [(&[200][..], 6, 800), (&slots, 45, 1_200), (&[3_000, 10_000, 3_100, 14_000], 200, 24_000)]
     {
         let fixture = Fixture::with_chunks(CHUNKS, Some(1));
         let trips = trips_of_updates(&fixture, sizes);

@@ -118,7 +118,7 @@ fn main() -> Result<(), Error> {
     for mix in &MIXES {
         let live_bytes = (mix.keys as f64 * mix.mean_bytes()) as u64;
         for clients in [1, 4] {
-            let seen = mix.run(clients, live_bytes * 10)?;
+            let seen = mix.run(clients, live_bytes * 3)?;
             let least = least_tenths(mix, clients, live_bytes)?;
             let (live_mb, tenths) = (seen.live_bytes / 1_000_000, least as f64 / 10.0);
             let Seen { place, used, slack, .. } = seen;

@@ -1,7 +1,7 @@
 //! Extents, which hold the values that do not fit in a row, and the chunks that extents are cut from.
 //!
-//! An extent is {generation, key length 32 | value length 32, checksum}, then the key's bytes and, from the next word,
-//! the value's. Chunks are of equal size; a chunk is cut into chunk slots of one size class, or is the head or a tail
+//! An extent begins with {generation 48 | key length 8 | value length 8, checksum}; lengths that do not fit follow as
+//! {key length 32 | value length 32}. Then come the key's bytes and, from the next word, the value's. Chunks are of equal size; a chunk is cut into chunk slots of one size class, or is the head or a tail
 //! of a run of chunks that holds one larger extent. A chunk starts with a header: 8 words, then a *mark* for each chunk
 //! slot, which is the generation of the last extent freed there; then the slots.
 
@@ -11,16 +11,22 @@ use guira_fabric::memory::{self, AtomicU64, Ordering, Word};
 use crate::bytes::{append, append_words, equal, fill};
 use crate::{Generation, Geometry, OwnerId, Sums, TableConfig};
 
-/// Words in front of an extent's key.
-pub const EXTENT_HEADER_WORDS: usize = 3;
+/// Most words in front of an extent's key: [`extent_header_words`].
+pub const MAX_EXTENT_HEADER_WORDS: usize = 3;
+/// Words in front of the key of an extent whose first word has the lengths.
+const SHORT_HEADER_WORDS: usize = 2;
 /// Words in front of a chunk's marks.
 pub const CHUNK_HEADER_WORDS: u64 = 8;
 /// Index of the word in a chunk's header with the number of recoveries counted when the chunk was last swept.
 pub const CHUNK_SWEPT_WORD: u64 = 0;
 
-const GENERATION_WORD: usize = 0;
-const LENGTHS_WORD: usize = 1;
-const CHECKSUM_WORD: usize = 2;
+/// The generation, and the lengths of a short extent.
+const FIRST_WORD: usize = 0;
+const CHECKSUM_WORD: usize = 1;
+/// The lengths of an extent that is not short.
+const LENGTHS_WORD: usize = 2;
+/// The length of a value in the first word that says that the lengths follow.
+const LENGTHS_FOLLOW: u64 = 0xff;
 
 /// The words of an extent that are copied and summed at a time: a buffer for [`append_extent_value`].
 pub type CopyBlock = [u64; guira_sum::BLOCK_WORDS];
@@ -69,22 +75,39 @@ pub enum ExtentError {
     },
 }
 
+/// Returns the number of words in front of the key of an extent for a key and a value of these lengths: 2 if they have at
+/// most 255 and 254 bytes, otherwise 3.
+#[inline(always)]
+pub const fn extent_header_words(key_bytes: usize, value_bytes: usize) -> usize {
+    if key_bytes <= u8::MAX as usize && value_bytes < LENGTHS_FOLLOW as usize {
+        SHORT_HEADER_WORDS
+    } else {
+        MAX_EXTENT_HEADER_WORDS
+    }
+}
+
 /// Returns the number of words of an extent for a key and a value of these lengths.
+#[inline(always)]
 pub const fn extent_words(key_bytes: usize, value_bytes: usize) -> usize {
-    EXTENT_HEADER_WORDS + key_bytes.div_ceil(8) + value_bytes.div_ceil(8)
+    extent_header_words(key_bytes, value_bytes) + key_bytes.div_ceil(8) + value_bytes.div_ceil(8)
 }
 
 impl ExtentRef {
-    /// Makes a reference to the extent at byte `offset` of the main space, whose first words are `header`. Its digest
-    /// is 0, because that follows from the key. Nothing is verified.
-    pub fn of_header(offset: u64, header: &[u64; EXTENT_HEADER_WORDS]) -> ExtentRef {
-        let lengths = header[LENGTHS_WORD];
+    /// Makes a reference to the extent at byte `offset` of the main space, which begins with `words`. Its digest is 0,
+    /// because that follows from the key. Nothing is verified.
+    pub fn of_header(offset: u64, words: &[u64; MAX_EXTENT_HEADER_WORDS]) -> ExtentRef {
+        let [key_bytes, value_bytes] = match words[FIRST_WORD].to_le_bytes() {
+            [.., _, value] if u64::from(value) == LENGTHS_FOLLOW => {
+                [0, 32].map(|at| (words[LENGTHS_WORD] >> at) as u32)
+            }
+            [.., key, value] => [key, value].map(u32::from),
+        };
         ExtentRef {
             digest: 0,
             offset,
-            generation: Generation(header[GENERATION_WORD]),
-            key_bytes: lengths as u32,
-            value_bytes: (lengths >> 32) as u32,
+            generation: Generation::of_first_word(words[FIRST_WORD]),
+            key_bytes,
+            value_bytes,
         }
     }
 
@@ -95,13 +118,30 @@ impl ExtentRef {
         possible.then(|| extent_words(key_bytes, value_bytes))
     }
 
-    fn lengths(&self) -> u64 {
-        u64::from(self.key_bytes) | u64::from(self.value_bytes) << 32
+    /// Returns the number of words in front of the key.
+    #[inline(always)]
+    pub fn header_words(&self) -> usize {
+        extent_header_words(self.key_bytes as usize, self.value_bytes as usize)
+    }
+
+    /// Returns the first word of the extent: its generation, and its lengths if they fit.
+    #[inline(always)]
+    pub fn first_word(&self) -> u64 {
+        let (key, value) = (u64::from(self.key_bytes), u64::from(self.value_bytes));
+        let is_short = self.header_words() == SHORT_HEADER_WORDS;
+        let lengths = if is_short { key | value << 8 } else { LENGTHS_FOLLOW << 8 };
+        self.generation.0 | lengths << Generation::BITS
+    }
+
+    /// Returns what a header says besides the checksum: the first word, and both lengths.
+    #[inline(always)]
+    fn identity(&self) -> [u64; 2] {
+        [self.first_word(), u64::from(self.key_bytes) | u64::from(self.value_bytes) << 32]
     }
 }
 
 fn checksum(words: &[u64], extent: &ExtentRef, sums: &Sums) -> u64 {
-    sums.extent(extent.offset, [words[GENERATION_WORD], words[LENGTHS_WORD]], &words[EXTENT_HEADER_WORDS..])
+    sums.extent(extent.offset, extent.identity(), &words[extent.header_words()..])
 }
 
 /// Encodes the extent that `extent` describes into `words`, whose length becomes that of the extent.
@@ -109,11 +149,10 @@ pub fn encode_extent(words: &mut Vec<u64>, extent: &ExtentRef, key: &[u8], value
     debug_assert_eq!((key.len(), value.len()), (extent.key_bytes as usize, extent.value_bytes as usize));
     words.clear();
     words.reserve(extent_words(key.len(), value.len()));
-    words.extend([0; EXTENT_HEADER_WORDS]);
+    let [first, lengths] = extent.identity();
+    words.extend(&[first, 0, lengths][..extent.header_words()]);
     append_words(words, key);
     append_words(words, value);
-    words[GENERATION_WORD] = extent.generation.0;
-    words[LENGTHS_WORD] = extent.lengths();
     words[CHECKSUM_WORD] = checksum(words, extent, sums);
 }
 
@@ -133,12 +172,14 @@ pub fn store_extent(
 ) {
     debug_assert_eq!((key.len(), value.len()), (extent.key_bytes as usize, extent.value_bytes as usize));
     assert_eq!(words.len(), extent_words(key.len(), value.len()), "an extent's place is as long as the extent");
-    let (header, mut rest) = words.split_at(EXTENT_HEADER_WORDS);
-    let first = [extent.generation.0, extent.lengths()];
-    header[GENERATION_WORD].store(first[0], Ordering::Relaxed);
-    header[LENGTHS_WORD].store(first[1], Ordering::Relaxed);
+    let (header, mut rest) = words.split_at(extent.header_words());
+    let identity = extent.identity();
+    header[FIRST_WORD].store(identity[0], Ordering::Relaxed);
+    if let Some(lengths) = header.get(LENGTHS_WORD) {
+        lengths.store(identity[1], Ordering::Relaxed);
+    }
     let (value_at, mut at) = (key.len().div_ceil(8), 0);
-    let sum = sums.made_extent(extent.offset, first, rest.len(), block, |made| {
+    let sum = sums.made_extent(extent.offset, identity, rest.len(), block, |made| {
         let (of_key, of_value) = made.split_at_mut(value_at.saturating_sub(at).min(made.len()));
         fill(of_key, at, key);
         fill(of_value, at.saturating_sub(value_at), value);
@@ -162,25 +203,35 @@ pub fn store_extent(
 /// The words are not this extent.
 #[inline(always)]
 pub fn parse_extent<'w>(words: &'w [u64], extent: &ExtentRef, sums: &Sums) -> Result<Extent<'w>, ExtentError> {
-    let header = header_of(words, extent)?;
-    if header[CHECKSUM_WORD] != checksum(words, extent, sums) {
+    if checksum_in(words, extent)? != checksum(words, extent, sums) {
         return Err(ExtentError::Torn { generation: extent.generation });
     }
     Ok(Extent { words, key_bytes: extent.key_bytes as usize, value_bytes: extent.value_bytes as usize })
 }
 
-/// Returns the header of `words`, if they are as many as `extent` has, and its generation and lengths are those of
-/// `extent`.
+/// Returns the checksum that `words` name, if they are as many as `extent` has, and begin as it does.
 #[inline(always)]
-fn header_of<W: Word>(words: &[W], extent: &ExtentRef) -> Result<[u64; EXTENT_HEADER_WORDS], ExtentError> {
-    let (wanted, torn) = (extent.generation, ExtentError::Torn { generation: extent.generation });
-    let Some(header) = words.first_chunk().filter(|_| extent.words() == Some(words.len())) else { return Err(torn) };
-    let header = header.each_ref().map(W::load);
-    let found = Generation(header[GENERATION_WORD]);
-    if found != wanted {
-        return Err(ExtentError::Replaced { wanted, found });
+fn checksum_in<W: Word>(words: &[W], extent: &ExtentRef) -> Result<u64, ExtentError> {
+    if extent.words() != Some(words.len()) {
+        return Err(ExtentError::Torn { generation: extent.generation });
     }
-    if header[LENGTHS_WORD] != extent.lengths() { Err(torn) } else { Ok(header) }
+    is_header_of(words, extent)?;
+    Ok(words[CHECKSUM_WORD].load())
+}
+
+/// Checks that `words`, the header of an extent or more, begin as `extent` does.
+#[inline(always)]
+fn is_header_of<W: Word>(words: &[W], extent: &ExtentRef) -> Result<(), ExtentError> {
+    let (wanted, [first, lengths]) = (extent.generation, extent.identity());
+    let found = words[FIRST_WORD].load();
+    let has_lengths = extent.header_words() == SHORT_HEADER_WORDS || words[LENGTHS_WORD].load() == lengths;
+    if found == first && has_lengths {
+        return Ok(());
+    }
+    match Generation::of_first_word(found) {
+        generation if generation == wanted => Err(ExtentError::Torn { generation }),
+        found => Err(ExtentError::Replaced { wanted, found }),
+    }
 }
 
 /// Appends the value of the extent that `extent` refers to to `into`, if the extent has the key `key`, and returns
@@ -199,15 +250,15 @@ pub fn append_extent_value<W: Word>(
     block: &mut CopyBlock,
     into: &mut Vec<u8>,
 ) -> Result<bool, ExtentError> {
-    let [generation, lengths, expected] = header_of(words, extent)?;
+    let expected = checksum_in(words, extent)?;
     let (key_bytes, value_bytes, before) = (extent.key_bytes as usize, extent.value_bytes as usize, into.len());
     let value_at = key_bytes.next_multiple_of(8);
     let (mut at, mut has_key) = (0, key.len() == key_bytes);
     if has_key {
         into.reserve(value_bytes);
     }
-    let words = &words[EXTENT_HEADER_WORDS..];
-    let sum = sums.copied_extent(extent.offset, [generation, lengths], words, block, |copied| {
+    let words = &words[extent.header_words()..];
+    let sum = sums.copied_extent(extent.offset, extent.identity(), words, block, |copied| {
         // The bytes of the key and the value, from the first one behind the header.
         let end = at + copied.len() * WORD_BYTES as usize;
         if has_key && at < key_bytes {
@@ -233,49 +284,51 @@ pub fn append_extent_value<W: Word>(
 /// # Errors
 /// The words belong to another extent.
 pub fn extent_key_matches(words: &[u64], extent: &ExtentRef, key: &[u8]) -> Result<bool, ExtentError> {
-    let (wanted, found) = (extent.generation, Generation(words[GENERATION_WORD]));
-    if found != wanted || words[LENGTHS_WORD] != extent.lengths() {
-        return Err(ExtentError::Replaced { wanted, found });
-    }
-    Ok(key.len() == extent.key_bytes as usize && equal(words, EXTENT_HEADER_WORDS * 8, key))
+    is_header_of(words, extent)?;
+    Ok(key.len() == extent.key_bytes as usize && equal(words, extent.header_words() * 8, key))
 }
 
 impl Extent<'_> {
     /// Whether this is the extent of `key`.
     #[inline(always)]
     pub fn has_key(&self, key: &[u8]) -> bool {
-        key.len() == self.key_bytes && equal(self.words, EXTENT_HEADER_WORDS * 8, key)
+        key.len() == self.key_bytes && equal(self.words, self.key_at(), key)
     }
 
     /// Whether the extent's value is `value`.
     pub fn has_value(&self, value: &[u8]) -> bool {
-        let at = EXTENT_HEADER_WORDS * 8 + self.key_bytes.next_multiple_of(8);
-        value.len() == self.value_bytes && equal(self.words, at, value)
+        value.len() == self.value_bytes && equal(self.words, self.value_at(), value)
     }
 
     /// Appends the key to `into`.
     pub fn append_key(&self, into: &mut Vec<u8>) {
-        self.append(EXTENT_HEADER_WORDS * 8, self.key_bytes, into);
+        append(self.words, self.key_at(), self.key_bytes, into);
     }
 
     /// Appends the value to `into`.
     #[inline(always)]
     pub fn append_value(&self, into: &mut Vec<u8>) {
-        let at = EXTENT_HEADER_WORDS * 8 + self.key_bytes.next_multiple_of(8);
-        self.append(at, self.value_bytes, into);
+        append(self.words, self.value_at(), self.value_bytes, into);
     }
 
+    /// Returns the byte, from the start of the header, at which the key begins.
     #[inline(always)]
-    fn append(&self, at: usize, bytes: usize, into: &mut Vec<u8>) {
-        append(self.words, at, bytes, into);
+    fn key_at(&self) -> usize {
+        extent_header_words(self.key_bytes, self.value_bytes) * 8
+    }
+
+    /// Returns the byte, from the start of the header, at which the value begins.
+    #[inline(always)]
+    fn value_at(&self) -> usize {
+        self.key_at() + self.key_bytes.next_multiple_of(8)
     }
 }
 
 /// Size class of an extent: a chunk slot, or a run of chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ExtentClass {
-    /// A chunk slot of this class: class 0 has 64 bytes, and each class is larger than the one before, alternately by a
-    /// half and by a third (96, 128, 192, 256, ...).
+    /// A chunk slot of this class: class 0 has 64 bytes, and there are four classes for each doubling (80, 96, 112, 128,
+    /// 160, ...).
     Slot(u8),
     /// A run of this many whole chunks.
     Run(u32),
@@ -283,12 +336,11 @@ pub enum ExtentClass {
 
 const FIRST_CLASS_BYTES: u64 = 64;
 /// Number of classes of chunk slots: the largest has 768 MiB, more than half of the largest chunk.
-const CLASSES: u8 = 48;
+const CLASSES: u8 = 95;
 
 /// Returns the bytes of a chunk slot of class `class`.
 const fn class_bytes(class: u8) -> u64 {
-    let base = FIRST_CLASS_BYTES << (class / 2);
-    if class.is_multiple_of(2) { base } else { base + base / 2 }
+    (FIRST_CLASS_BYTES / 4 * (4 + class as u64 % 4)) << (class / 4)
 }
 
 /// Returns the first class whose slots have `bytes` bytes or more; it may be beyond [`CLASSES`].
@@ -296,13 +348,13 @@ const fn smallest_class(bytes: u64) -> u8 {
     if bytes <= FIRST_CLASS_BYTES {
         return 0;
     }
-    // The two sizes above 2^n are 1.5 x 2^n and 2^(n + 1): the bit below the highest tells whether the last byte is
-    // beyond the smaller of them.
+    // The four sizes above 2^n are 5/4, 6/4, 7/4 and 8/4 of it: the two bits below the highest tell how many of them the
+    // last byte is beyond.
     let last = bytes - 1;
     let n = last.ilog2();
     let doublings = n - FIRST_CLASS_BYTES.ilog2();
-    let is_beyond = last >> (n - 1) & 1;
-    (2 * doublings + 1) as u8 + is_beyond as u8
+    let beyond = last >> (n - 2) & 3;
+    (4 * doublings + 1) as u8 + beyond as u8
 }
 
 /// Returns the bytes of the largest chunk slot: at least two fit in a chunk. Larger extents get runs of chunks.
@@ -553,15 +605,19 @@ mod tests {
     proptest! {
         #[test]
         fn extents_round_trip(
-            key in prop::collection::vec(any::<u8>(), 0..70),
-            value in prop::collection::vec(any::<u8>(), 0..300),
+            key_bytes in prop_oneof![0usize..70, 250usize..260],
+            value in prop_oneof![
+                prop::collection::vec(any::<u8>(), 0..300),
+                prop::collection::vec(any::<u8>(), 250..260),
+            ],
         ) {
+            let key: Vec<u8> = (0..key_bytes).map(|at| at as u8).collect();
             let extent = extent_of(&key, &value);
             let [sums, elsewhere] = [5, 6].map(|incarnation| sums(incarnation, [7; 4]));
             let mut words = Vec::new();
             encode_extent(&mut words, &extent, &key, &value, &sums);
-            let header = words[..EXTENT_HEADER_WORDS].try_into().unwrap();
-            prop_assert_eq!(ExtentRef::of_header(4096, header), ExtentRef { digest: 0, ..extent });
+            let header = std::array::from_fn(|at| words.get(at).copied().unwrap_or_default());
+            prop_assert_eq!(ExtentRef::of_header(4096, &header), ExtentRef { digest: 0, ..extent });
             let parsed = parse_extent(&words, &extent, &sums).unwrap();
             prop_assert!(parsed.has_key(&key));
             let (mut key_back, mut value_back) = (Vec::new(), Vec::new());
@@ -650,7 +706,7 @@ mod tests {
         #[test]
         fn no_smaller_class_is_large_enough(bits in 0u32..30, low: u64) {
             let bytes = 1 << bits | low & ((1 << bits) - 1);
-            for bytes in [bytes, 1 << bits, (1 << bits) + 1, 3 << bits, (3 << bits) + 1] {
+            for bytes in [bytes, 1 << bits, (1 << bits) + 1, 3 << bits, (3 << bits) + 1, 5 << bits, 7 << bits] {
                 let first = (0..).find(|class| class_bytes(*class) >= bytes).unwrap();
                 prop_assert_eq!(smallest_class(bytes), first, "{} bytes", bytes);
             }
@@ -664,7 +720,7 @@ mod tests {
             match class {
                 ExtentClass::Slot(_) => {
                     prop_assert!(class.bytes(chunk_bytes) >= bytes);
-                    prop_assert!(class.bytes(chunk_bytes) <= (bytes * 3 / 2 + 16).max(64));
+                    prop_assert!(class.bytes(chunk_bytes) <= (bytes * 5 / 4 + 16).max(64));
                     let slots = class.slots(chunk_bytes);
                     prop_assert!(slots >= 2);
                     prop_assert!(class.slot_at(slots - 1, chunk_bytes) + class.bytes(chunk_bytes) <= chunk_bytes);

@@ -48,8 +48,15 @@ id! {
 }
 
 impl Generation {
+    /// Bits of a generation.
+    pub(crate) const BITS: u32 = 48;
     /// The largest generation, of 48 bits. At a million extents a second, generations last for nearly nine years.
-    pub const MAX: u64 = (1 << 48) - 1;
+    pub const MAX: u64 = (1 << Generation::BITS) - 1;
+
+    /// Returns the generation in the first word of an extent; 0 if the word is 0.
+    pub const fn of_first_word(word: u64) -> Generation {
+        Generation(word & Generation::MAX)
+    }
 }
 
 impl OwnerId {

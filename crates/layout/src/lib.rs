@@ -31,9 +31,9 @@ pub use config::{
 };
 pub use entry::{Candidate, Probe};
 pub use extent::{
-    CHUNK_HEADER_WORDS, CHUNK_SWEPT_WORD, ChunkState, ChunkWord, CopyBlock, EXTENT_HEADER_WORDS, Extent, ExtentClass,
-    ExtentError, ExtentRef, append_extent_value, encode_extent, extent_key_matches, extent_words, parse_extent,
-    store_extent,
+    CHUNK_HEADER_WORDS, CHUNK_SWEPT_WORD, ChunkState, ChunkWord, CopyBlock, Extent, ExtentClass, ExtentError,
+    ExtentRef, MAX_EXTENT_HEADER_WORDS, append_extent_value, encode_extent, extent_header_words, extent_key_matches,
+    extent_words, parse_extent, store_extent,
 };
 pub use fixed::{FixedRows, RowShape, Rows, Rows4x4, Rows8x8};
 pub use geometry::Geometry;

@@ -179,7 +179,9 @@ impl Preset {
         let initial = needed.max(most >> MAX_LEVEL);
         let config = self.config_that_grows(initial as u32, most, options)?;
         let EntryFormat::Bytes { inline_bytes } = options.format else { return Ok(config) };
-        let (chunk_bytes, mut chunks) = self.chunks(&PresetOptions { capacity: max_capacity, ..*options });
+        // Its memory may become many times the default, and claims of chunks read the words of all of them.
+        let of_chunks = PresetOptions { capacity: max_capacity.saturating_mul(8), ..*options };
+        let (chunk_bytes, mut chunks) = self.chunks(&of_chunks);
         if options.extent_bytes.is_none() {
             chunks = most_extent_bytes(options.format, max_capacity) / chunk_bytes;
         }

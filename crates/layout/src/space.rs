@@ -13,8 +13,8 @@ const GROWING_RECORD_BYTES: u64 = 4 << 10;
 /// Least and largest size of the address space for extents of a table that grows, unless options set it: enough for
 /// some of the largest values, and a quarter of the largest file of ext4.
 const MOST_EXTENT_BYTES: std::ops::RangeInclusive<u64> = 1 << 30..=4 << 40;
-/// Partly used chunks, beyond those that are full: four clients that write values of four size classes.
-const OPEN_CHUNKS: u64 = 16;
+/// Partly used chunks, beyond those that are full: four clients that write values of eight size classes.
+const OPEN_CHUNKS: u64 = 32;
 /// Size of the smallest chunk, in bytes.
 const MIN_CHUNK_BYTES: u64 = 64 << 10;
 /// Size of the largest chunk, in bytes.
@@ -32,10 +32,10 @@ pub(crate) fn most_extent_bytes(format: EntryFormat, max_capacity: u64) -> u64 {
     wanted.clamp(*MOST_EXTENT_BYTES.start(), *MOST_EXTENT_BYTES.end())
 }
 
-/// Returns the bytes of a chunk in an extent space of `extent_bytes`: 1/256 of them, 64 KiB to 1 MiB, so that there are
-/// enough chunks for every client and size class.
+/// Returns the bytes of a chunk in an extent space of `extent_bytes`: at most 1/1024 of them, 64 KiB to 1 MiB, so that
+/// there are enough chunks for every client and size class, and the words of all of them are read in one round trip.
 pub(crate) fn chunk_bytes_for(extent_bytes: u64) -> u64 {
-    (extent_bytes / 256).clamp(MIN_CHUNK_BYTES, MAX_CHUNK_BYTES).next_power_of_two()
+    1 << (extent_bytes / 1024).clamp(MIN_CHUNK_BYTES, MAX_CHUNK_BYTES).ilog2()
 }
 
 /// Returns the bytes of extent space in which `capacity` records of `record_bytes` bytes, key and value together, can
@@ -102,7 +102,7 @@ mod tests {
         assert_eq!((record_space(BYTES, 8, 56), record_space(FIXED, 8, 8)), (0, 0));
         let close = |space: u64, class: u64| (class + 8..=class * 9 / 8 + 8).contains(&space);
         assert!(close(record_space(BYTES, 8, 57), 96), "{}", record_space(BYTES, 8, 57));
-        assert!(close(record_space(BYTES, 8, 1000), 1536), "{}", record_space(BYTES, 8, 1000));
+        assert!(close(record_space(BYTES, 8, 1000), 1280), "{}", record_space(BYTES, 8, 1000));
     }
 
     #[test]
@@ -130,7 +130,7 @@ mod tests {
             for chunk_bytes in [64 << 10, 1 << 20] {
                 let config = TableConfig { chunk_bytes, ..config() };
                 let (exact, about) = (config.record_space(8, value_bytes), record_space(BYTES, 8, value_bytes));
-                assert!(exact >= (24 + 8 + value_bytes) as u64, "{value_bytes} in {chunk_bytes}: {exact}");
+                assert!(exact >= (16 + 8 + value_bytes) as u64, "{value_bytes} in {chunk_bytes}: {exact}");
                 assert!(about >= exact, "{value_bytes} in {chunk_bytes}: {about}, {exact}");
             }
         }

@@ -133,7 +133,7 @@ impl Worker {
         let changed = match self.rng.below(12) {
             0 => self.client.change(&key, Change::Remove),
             1..=5 if self.bench.table.config().format.has_extents() => {
-                let value = vec![self.number as u8; 65 + self.rng.below(3000) as usize];
+                let value = vec![self.number as u8; 65 + self.rng.below(24) as usize * 128];
                 let put = put_extent(&mut self.extents, &mut self.client, &key, &value);
                 self.done.full += u64::from(put.is_none());
                 return;

@@ -75,7 +75,7 @@ pub async fn look_up(lane: &mut ScheduledLane, table: &Table, key: &[u8], retry:
 /// Returns what a lookup reads where an entry points, whatever it is. As printed, an entry has a pointer and a length,
 /// and the value is the extent.
 pub fn value_at(words: &[u64], extent: &ExtentRef) -> Vec<u8> {
-    let before = guira_layout::EXTENT_HEADER_WORDS + (extent.key_bytes as usize).div_ceil(8);
+    let before = extent.header_words() + (extent.key_bytes as usize).div_ceil(8);
     let bytes: Vec<u8> = words[before..].iter().flat_map(|word| word.to_le_bytes()).collect();
     bytes[..extent.value_bytes as usize].to_vec()
 }

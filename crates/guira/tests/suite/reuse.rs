@@ -20,7 +20,7 @@ const CLIENTS: u64 = 4;
 const KEYS: u64 = 400;
 const SMALLEST_BYTES: f64 = 100.0;
 const LARGEST_BYTES: f64 = (1 << 20) as f64;
-/// Bytes for extents: 256 chunks of 1 MiB.
+/// Bytes for extents: 1,024 chunks of 256 KiB.
 const EXTENT_BYTES: u64 = 256 << 20;
 /// Updates of one round; the first round is the warm-up.
 const ROUND: u64 = 2_000;
@@ -285,7 +285,7 @@ fn an_owner_releases_space_that_others_freed() {
     assert!(store.check().expect("the table can be read").is_clean());
 }
 
-/// [R-EXTENT-2] [R-EXTENT-6] Large values, each a run of 29 to 45 of 256 chunks, find adjacent free chunks beside small
+/// [R-EXTENT-2] [R-EXTENT-6] Large values, each a run of 113 to 177 of 1,024 chunks, find adjacent free chunks beside small
 /// values that are updated all the time, and that have used every chunk.
 #[test]
 fn runs_of_free_chunks_are_found_beside_small_values() {

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use guira_fabric::{Addr, FabricError, Lane, LocalLane, MaskedCas, Verb, post, post_in_place};
 use guira_in_place::in_place;
 use guira_layout::{
-    EXTENT_HEADER_WORDS, EntryKind, ExtentRef, MAX_KEY_BYTES, Probe, RowId, extent_key_matches, parse_extent,
+    EntryKind, ExtentRef, MAX_EXTENT_HEADER_WORDS, MAX_KEY_BYTES, Probe, RowId, extent_key_matches, parse_extent,
 };
 
 use super::commit::{Commit, Marked, Write};
@@ -258,7 +258,7 @@ impl Client {
         mut at: Position,
     ) -> Result<(Decision, Option<Marked>), ErrorKind> {
         let (change, key) = (task.change, task.probe.key());
-        const { assert!(MAX_KEY_BYTES / 8 + EXTENT_HEADER_WORDS < 1 << 17, "one READ on every fabric") };
+        const { assert!(MAX_KEY_BYTES / 8 + MAX_EXTENT_HEADER_WORDS < 1 << 17, "one READ on every fabric") };
         // Ends: each iteration begins after the entry of the previous one.
         loop {
             let table = &self.table;
@@ -270,7 +270,7 @@ impl Client {
             let damaged = || ErrorKind::Corrupt { item: DamagedItem::of(&extent) };
             let mut has_key = extent.key_bytes as usize == key.len();
             if has_key {
-                self.work.extent.resize(EXTENT_HEADER_WORDS + key.len().div_ceil(8), 0);
+                self.work.extent.resize(extent.header_words() + key.len().div_ceil(8), 0);
                 post(lane, [Verb::Read { addr: Addr::main(extent.offset), into: &mut self.work.extent }]).await?;
                 has_key = extent_key_matches(&self.work.extent, &extent, key).map_err(|_| damaged())?;
             }

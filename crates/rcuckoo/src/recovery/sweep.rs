@@ -5,7 +5,7 @@
 //! in docs/protocol.md has the argument.
 
 use guira_fabric::{Addr, FabricError, Lane, Verb, post};
-use guira_layout::{EXTENT_HEADER_WORDS, EntryKind, ExtentRef, Generation, RECOVERIES_WORD, RowId, parse_extent};
+use guira_layout::{EntryKind, ExtentRef, Generation, MAX_EXTENT_HEADER_WORDS, RECOVERIES_WORD, RowId, parse_extent};
 
 use crate::lookup::{MissSample, TRAILER_WORDS, Verdict, miss_verdict};
 use crate::{RowPair, Table, read_extent};
@@ -46,7 +46,7 @@ pub async fn look_up_extent(
     generation: Generation,
     place_words: u64,
 ) -> Result<ExtentUse, FabricError> {
-    let mut header = [0; EXTENT_HEADER_WORDS];
+    let mut header = [0; MAX_EXTENT_HEADER_WORDS];
     post(lane, [Verb::Read { addr: Addr::main(offset), into: &mut header }]).await?;
     let extent = ExtentRef::of_header(offset, &header);
     let fits = |words: usize| words as u64 <= place_words;

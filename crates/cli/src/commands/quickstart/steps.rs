@@ -25,7 +25,7 @@ const ROUNDS: u32 = 20_000;
 /// Client slots besides those of the processes.
 const SPARE_CLIENTS: u16 = 60;
 /// Number of size classes of values for which a process may have a chunk.
-const CLASSES: u64 = 26;
+const CLASSES: u64 = 54;
 /// Share of the available memory that a quickstart uses if its data does not fit.
 const FALLBACK_SHARE: f64 = 0.8;
 
@@ -213,6 +213,6 @@ fn capacity(survey: &Survey, processes: u32) -> u64 {
 /// Returns the memory for values outside the rows: the input's, and one chunk per process and size class.
 fn extent_bytes(survey: &Survey, processes: u32) -> u64 {
     let held = survey.extent_bytes + survey.extent_bytes / 10;
-    let chunk_bytes = (held / 128).clamp(64 << 10, 1 << 20).next_power_of_two();
+    let chunk_bytes = (held / 512).clamp(64 << 10, 1 << 20).next_power_of_two();
     held + u64::from(processes + 2) * CLASSES * chunk_bytes
 }
