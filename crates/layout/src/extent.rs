@@ -1,9 +1,10 @@
 //! Extents, which hold the values that do not fit in a row, and the chunks that extents are cut from.
 //!
 //! An extent begins with {generation 48 | key length 8 | value length 8, checksum}; lengths that do not fit follow as
-//! {key length 32 | value length 32}. Then come the key's bytes and, from the next word, the value's. Chunks are of equal size; a chunk is cut into chunk slots of one size class, or is the head or a tail
-//! of a run of chunks that holds one larger extent. A chunk starts with a header: 8 words, then a *mark* for each chunk
-//! slot, which is the generation of the last extent freed there; then the slots.
+//! {key length 32 | value length 32}. Then come the key's bytes and, from the next word, the value's. Chunks are of equal
+//! size; a chunk is cut into chunk slots of one size class, or is the head or a tail of a run of chunks that holds one
+//! larger extent. A chunk starts with a header: 8 words, then a *mark* for each chunk slot, which is the generation of
+//! the last extent freed there; then the slots.
 
 use guira_fabric::WORD_BYTES;
 use guira_fabric::memory::{self, AtomicU64, Ordering, Word};
@@ -11,10 +12,10 @@ use guira_fabric::memory::{self, AtomicU64, Ordering, Word};
 use crate::bytes::{append, append_words, equal, fill};
 use crate::{Generation, Geometry, OwnerId, Sums, TableConfig};
 
-/// Most words in front of an extent's key: [`extent_header_words`].
+/// Most words in front of an extent's key: [`ExtentRef::header_words`].
 pub const MAX_EXTENT_HEADER_WORDS: usize = 3;
 /// Words in front of the key of an extent whose first word has the lengths.
-const SHORT_HEADER_WORDS: usize = 2;
+const SHORT_HEADER_WORDS: usize = MAX_EXTENT_HEADER_WORDS - 1;
 /// Words in front of a chunk's marks.
 pub const CHUNK_HEADER_WORDS: u64 = 8;
 /// Index of the word in a chunk's header with the number of recoveries counted when the chunk was last swept.
@@ -50,6 +51,8 @@ pub struct ExtentRef {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent<'w> {
     words: &'w [u64],
+    /// The byte, from the start of the header, at which the key begins.
+    key_at: usize,
     key_bytes: usize,
     value_bytes: usize,
 }
@@ -78,12 +81,10 @@ pub enum ExtentError {
 /// Returns the number of words in front of the key of an extent for a key and a value of these lengths: 2 if they have at
 /// most 255 and 254 bytes, otherwise 3.
 #[inline(always)]
-pub const fn extent_header_words(key_bytes: usize, value_bytes: usize) -> usize {
-    if key_bytes <= u8::MAX as usize && value_bytes < LENGTHS_FOLLOW as usize {
-        SHORT_HEADER_WORDS
-    } else {
-        MAX_EXTENT_HEADER_WORDS
-    }
+const fn extent_header_words(key_bytes: usize, value_bytes: usize) -> usize {
+    // Both in one comparison, without a branch.
+    let is_short = key_bytes | value_bytes.saturating_add(1) <= LENGTHS_FOLLOW as usize;
+    MAX_EXTENT_HEADER_WORDS - is_short as usize
 }
 
 /// Returns the number of words of an extent for a key and a value of these lengths.
@@ -125,23 +126,34 @@ impl ExtentRef {
     }
 
     /// Returns the first word of the extent: its generation, and its lengths if they fit.
-    #[inline(always)]
     pub fn first_word(&self) -> u64 {
-        let (key, value) = (u64::from(self.key_bytes), u64::from(self.value_bytes));
-        let is_short = self.header_words() == SHORT_HEADER_WORDS;
-        let lengths = if is_short { key | value << 8 } else { LENGTHS_FOLLOW << 8 };
-        self.generation.0 | lengths << Generation::BITS
+        self.header().first
     }
 
-    /// Returns what a header says besides the checksum: the first word, and both lengths.
     #[inline(always)]
-    fn identity(&self) -> [u64; 2] {
-        [self.first_word(), u64::from(self.key_bytes) | u64::from(self.value_bytes) << 32]
+    fn header(&self) -> Header {
+        let (key, value) = (u64::from(self.key_bytes), u64::from(self.value_bytes));
+        let words = self.header_words();
+        let beside = if words == SHORT_HEADER_WORDS { key | value << 8 } else { LENGTHS_FOLLOW << 8 };
+        Header { words, first: self.generation.0 | beside << Generation::BITS, lengths: key | value << 32 }
     }
 }
 
-fn checksum(words: &[u64], extent: &ExtentRef, sums: &Sums) -> u64 {
-    sums.extent(extent.offset, extent.identity(), &words[extent.header_words()..])
+/// What the header of an extent says, besides the checksum.
+#[derive(Clone, Copy)]
+struct Header {
+    /// Words in front of the key.
+    words: usize,
+    first: u64,
+    /// Both lengths, which an extent that is not short has in a word of their own.
+    lengths: u64,
+}
+
+impl Header {
+    /// Returns the words that are summed in front of the key, in either form of a header.
+    fn summed(self) -> [u64; 2] {
+        [self.first, self.lengths]
+    }
 }
 
 /// Encodes the extent that `extent` describes into `words`, whose length becomes that of the extent.
@@ -149,11 +161,11 @@ pub fn encode_extent(words: &mut Vec<u64>, extent: &ExtentRef, key: &[u8], value
     debug_assert_eq!((key.len(), value.len()), (extent.key_bytes as usize, extent.value_bytes as usize));
     words.clear();
     words.reserve(extent_words(key.len(), value.len()));
-    let [first, lengths] = extent.identity();
-    words.extend(&[first, 0, lengths][..extent.header_words()]);
+    let header = extent.header();
+    words.extend(&[header.first, 0, header.lengths][..header.words]);
     append_words(words, key);
     append_words(words, value);
-    words[CHECKSUM_WORD] = checksum(words, extent, sums);
+    words[CHECKSUM_WORD] = sums.extent(extent.offset, header.summed(), &words[header.words..]);
 }
 
 /// Stores the extent that `extent` describes in `words`, where it belongs and others may read it: what [`encode_extent`]
@@ -172,14 +184,14 @@ pub fn store_extent(
 ) {
     debug_assert_eq!((key.len(), value.len()), (extent.key_bytes as usize, extent.value_bytes as usize));
     assert_eq!(words.len(), extent_words(key.len(), value.len()), "an extent's place is as long as the extent");
-    let (header, mut rest) = words.split_at(extent.header_words());
-    let identity = extent.identity();
-    header[FIRST_WORD].store(identity[0], Ordering::Relaxed);
-    if let Some(lengths) = header.get(LENGTHS_WORD) {
-        lengths.store(identity[1], Ordering::Relaxed);
+    let header = extent.header();
+    let (of_header, mut rest) = words.split_at(header.words);
+    of_header[FIRST_WORD].store(header.first, Ordering::Relaxed);
+    if let Some(lengths) = of_header.get(LENGTHS_WORD) {
+        lengths.store(header.lengths, Ordering::Relaxed);
     }
     let (value_at, mut at) = (key.len().div_ceil(8), 0);
-    let sum = sums.made_extent(extent.offset, identity, rest.len(), block, |made| {
+    let sum = sums.made_extent(extent.offset, header.summed(), rest.len(), block, |made| {
         let (of_key, of_value) = made.split_at_mut(value_at.saturating_sub(at).min(made.len()));
         fill(of_key, at, key);
         fill(of_value, at.saturating_sub(value_at), value);
@@ -194,7 +206,7 @@ pub fn store_extent(
         }
         memory::store_each(last, made_last);
     });
-    header[CHECKSUM_WORD].store(sum, Ordering::Release);
+    of_header[CHECKSUM_WORD].store(sum, Ordering::Release);
 }
 
 /// Parses the extent that `extent` refers to from the words read at its address.
@@ -203,29 +215,34 @@ pub fn store_extent(
 /// The words are not this extent.
 #[inline(always)]
 pub fn parse_extent<'w>(words: &'w [u64], extent: &ExtentRef, sums: &Sums) -> Result<Extent<'w>, ExtentError> {
-    if checksum_in(words, extent)? != checksum(words, extent, sums) {
+    let header = extent.header();
+    if checksum_in(words, extent, header)? != sums.extent(extent.offset, header.summed(), &words[header.words..]) {
         return Err(ExtentError::Torn { generation: extent.generation });
     }
-    Ok(Extent { words, key_bytes: extent.key_bytes as usize, value_bytes: extent.value_bytes as usize })
+    Ok(Extent {
+        words,
+        key_at: header.words * 8,
+        key_bytes: extent.key_bytes as usize,
+        value_bytes: extent.value_bytes as usize,
+    })
 }
 
-/// Returns the checksum that `words` name, if they are as many as `extent` has, and begin as it does.
+/// Returns the checksum in `words`, if they are as many as `extent` has, and begin with its `header`.
 #[inline(always)]
-fn checksum_in<W: Word>(words: &[W], extent: &ExtentRef) -> Result<u64, ExtentError> {
+fn checksum_in<W: Word>(words: &[W], extent: &ExtentRef, header: Header) -> Result<u64, ExtentError> {
     if extent.words() != Some(words.len()) {
         return Err(ExtentError::Torn { generation: extent.generation });
     }
-    is_header_of(words, extent)?;
+    expect_header(words, extent, header)?;
     Ok(words[CHECKSUM_WORD].load())
 }
 
-/// Checks that `words`, the header of an extent or more, begin as `extent` does.
+/// Checks that `words`, at least as many as `header` has, begin with it, the header of `extent`.
 #[inline(always)]
-fn is_header_of<W: Word>(words: &[W], extent: &ExtentRef) -> Result<(), ExtentError> {
-    let (wanted, [first, lengths]) = (extent.generation, extent.identity());
-    let found = words[FIRST_WORD].load();
-    let has_lengths = extent.header_words() == SHORT_HEADER_WORDS || words[LENGTHS_WORD].load() == lengths;
-    if found == first && has_lengths {
+fn expect_header<W: Word>(words: &[W], extent: &ExtentRef, header: Header) -> Result<(), ExtentError> {
+    let (wanted, found) = (extent.generation, words[FIRST_WORD].load());
+    let has_lengths = header.words == SHORT_HEADER_WORDS || words[LENGTHS_WORD].load() == header.lengths;
+    if found == header.first && has_lengths {
         return Ok(());
     }
     match Generation::of_first_word(found) {
@@ -250,15 +267,16 @@ pub fn append_extent_value<W: Word>(
     block: &mut CopyBlock,
     into: &mut Vec<u8>,
 ) -> Result<bool, ExtentError> {
-    let expected = checksum_in(words, extent)?;
+    let header = extent.header();
+    let expected = checksum_in(words, extent, header)?;
     let (key_bytes, value_bytes, before) = (extent.key_bytes as usize, extent.value_bytes as usize, into.len());
     let value_at = key_bytes.next_multiple_of(8);
     let (mut at, mut has_key) = (0, key.len() == key_bytes);
     if has_key {
         into.reserve(value_bytes);
     }
-    let words = &words[extent.header_words()..];
-    let sum = sums.copied_extent(extent.offset, extent.identity(), words, block, |copied| {
+    let words = &words[header.words..];
+    let sum = sums.copied_extent(extent.offset, header.summed(), words, block, |copied| {
         // The bytes of the key and the value, from the first one behind the header.
         let end = at + copied.len() * WORD_BYTES as usize;
         if has_key && at < key_bytes {
@@ -284,15 +302,16 @@ pub fn append_extent_value<W: Word>(
 /// # Errors
 /// The words belong to another extent.
 pub fn extent_key_matches(words: &[u64], extent: &ExtentRef, key: &[u8]) -> Result<bool, ExtentError> {
-    is_header_of(words, extent)?;
-    Ok(key.len() == extent.key_bytes as usize && equal(words, extent.header_words() * 8, key))
+    let header = extent.header();
+    expect_header(words, extent, header)?;
+    Ok(key.len() == extent.key_bytes as usize && equal(words, header.words * 8, key))
 }
 
 impl Extent<'_> {
     /// Whether this is the extent of `key`.
     #[inline(always)]
     pub fn has_key(&self, key: &[u8]) -> bool {
-        key.len() == self.key_bytes && equal(self.words, self.key_at(), key)
+        key.len() == self.key_bytes && equal(self.words, self.key_at, key)
     }
 
     /// Whether the extent's value is `value`.
@@ -302,7 +321,7 @@ impl Extent<'_> {
 
     /// Appends the key to `into`.
     pub fn append_key(&self, into: &mut Vec<u8>) {
-        append(self.words, self.key_at(), self.key_bytes, into);
+        append(self.words, self.key_at, self.key_bytes, into);
     }
 
     /// Appends the value to `into`.
@@ -311,16 +330,10 @@ impl Extent<'_> {
         append(self.words, self.value_at(), self.value_bytes, into);
     }
 
-    /// Returns the byte, from the start of the header, at which the key begins.
-    #[inline(always)]
-    fn key_at(&self) -> usize {
-        extent_header_words(self.key_bytes, self.value_bytes) * 8
-    }
-
     /// Returns the byte, from the start of the header, at which the value begins.
     #[inline(always)]
     fn value_at(&self) -> usize {
-        self.key_at() + self.key_bytes.next_multiple_of(8)
+        self.key_at + self.key_bytes.next_multiple_of(8)
     }
 }
 

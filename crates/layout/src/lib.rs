@@ -32,8 +32,8 @@ pub use config::{
 pub use entry::{Candidate, Probe};
 pub use extent::{
     CHUNK_HEADER_WORDS, CHUNK_SWEPT_WORD, ChunkState, ChunkWord, CopyBlock, Extent, ExtentClass, ExtentError,
-    ExtentRef, MAX_EXTENT_HEADER_WORDS, append_extent_value, encode_extent, extent_header_words, extent_key_matches,
-    extent_words, parse_extent, store_extent,
+    ExtentRef, MAX_EXTENT_HEADER_WORDS, append_extent_value, encode_extent, extent_key_matches, extent_words,
+    parse_extent, store_extent,
 };
 pub use fixed::{FixedRows, RowShape, Rows, Rows4x4, Rows8x8};
 pub use geometry::Geometry;
