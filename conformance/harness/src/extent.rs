@@ -23,7 +23,7 @@ pub fn extent(data: &[u8]) -> Answer {
     let mut extent = ExtentRef {
         digest: feed.word(),
         offset: feed.word(),
-        generation: Generation(feed.word() & Generation::MAX),
+        generation: Generation(feed.word()),
         key_bytes: feed.word() as u32,
         value_bytes: feed.word() as u32,
     };
@@ -32,7 +32,8 @@ pub fn extent(data: &[u8]) -> Answer {
 
     mark(&case, &extent);
     let found = parsed(&case, &words, &extent);
-    // These are lengths that fit the words, and the header and checksum that belong to them.
+    // These are a generation and lengths that fit, and the header and checksum that belong to them.
+    extent.generation.0 &= Generation::MAX;
     let room = count.saturating_sub(MAX_EXTENT_HEADER_WORDS) * 8;
     extent.key_bytes %= room as u32 + 1;
     extent.value_bytes %= (room - (extent.key_bytes as usize).next_multiple_of(8).min(room)) as u32 + 1;

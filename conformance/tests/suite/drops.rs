@@ -242,13 +242,13 @@ fn a_mutation_follows_a_drop_of_an_extent() {
     }
     let ops = vec![
         Op::Get(key(1)),
-        Op::Put(key(1), vec![1; 90]),
+        Op::Put(key(1), vec![1; 88]),
         Op::Put(key(1), vec![2; 3]),
         Op::Update(key(2), vec![3; 80]),
         Op::Insert(key(2), vec![4; 80]),
         Op::Insert(key(1 << 40), vec![5; 80]),
         Op::Swap(key(4), vec![4; 80], vec![6; 80]),
-        Op::Swap(key(4), vec![5; 80], vec![6; 90]),
+        Op::Swap(key(4), vec![5; 80], vec![6; 88]),
         Op::RemoveIf(key(4), vec![4; 80]),
         Op::Remove(key(3)),
     ];

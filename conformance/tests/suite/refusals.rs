@@ -64,7 +64,7 @@ fn operations() -> Vec<Op> {
         ops.extend([
             Op::Get(key.clone()),
             Op::Insert(key.clone(), vec![5; 80]),
-            Op::Update(key.clone(), vec![6; 90]),
+            Op::Update(key.clone(), vec![6; 88]),
             Op::Remove(key),
         ]);
     }

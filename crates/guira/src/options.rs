@@ -165,7 +165,7 @@ impl CreateOptions {
     ///
     /// A workload needs twice the bytes of the keys and values that are in extents at once, three times the largest
     /// value, and a chunk for each client and size class it writes; [`Self::record_bytes`] computes this for records of
-    /// one size. A chunk is 1/1024 of the space, 64 KiB to 1 MiB. There are four size classes an octave: 38 for sizes
+    /// one size. A chunk is 1/2048 to 1/1024 of the space, 64 KiB to 1 MiB. There are four size classes an octave: 38 for sizes
     /// from 100 B to 64 KiB. Measurements and their parts: docs/space.md.
     #[must_use]
     pub fn extent_bytes(mut self, bytes: u64) -> CreateOptions {

@@ -240,15 +240,13 @@ fn checksum_in<W: Word>(words: &[W], extent: &ExtentRef, header: Header) -> Resu
 /// Checks that `words`, at least as many as `header` has, begin with it, the header of `extent`.
 #[inline(always)]
 fn expect_header<W: Word>(words: &[W], extent: &ExtentRef, header: Header) -> Result<(), ExtentError> {
-    let (wanted, found) = (extent.generation, words[FIRST_WORD].load());
+    let (wanted, first) = (extent.generation, words[FIRST_WORD].load());
+    let found = Generation::of_first_word(first);
+    if found != wanted {
+        return Err(ExtentError::Replaced { wanted, found });
+    }
     let has_lengths = header.words == SHORT_HEADER_WORDS || words[LENGTHS_WORD].load() == header.lengths;
-    if found == header.first && has_lengths {
-        return Ok(());
-    }
-    match Generation::of_first_word(found) {
-        generation if generation == wanted => Err(ExtentError::Torn { generation }),
-        found => Err(ExtentError::Replaced { wanted, found }),
-    }
+    if first == header.first && has_lengths { Ok(()) } else { Err(ExtentError::Torn { generation: wanted }) }
 }
 
 /// Appends the value of the extent that `extent` refers to to `into`, if the extent has the key `key`, and returns

@@ -33,7 +33,7 @@ pub(crate) fn most_extent_bytes(format: EntryFormat, max_capacity: u64) -> u64 {
 }
 
 /// Returns the bytes of a chunk in an extent space of `extent_bytes`: at most 1/1024 of them, 64 KiB to 1 MiB, so that
-/// there are enough chunks for every client and size class, and the words of all of them are read in one round trip.
+/// there are enough chunks for every client and size class, and the words of 4 GiB are read in one round trip.
 pub(crate) fn chunk_bytes_for(extent_bytes: u64) -> u64 {
     1 << (extent_bytes / 1024).clamp(MIN_CHUNK_BYTES, MAX_CHUNK_BYTES).ilog2()
 }

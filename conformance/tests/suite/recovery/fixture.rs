@@ -29,8 +29,8 @@ const TABLES: u64 = 40;
 /// Chunks of a table whose segment is split: enough for 80 bytes of every second key.
 const SPLIT_CHUNKS: u64 = 20;
 /// Words of each chunk that are not zero before its first use: of its header, of its marks, and of the first words of
-/// its slots of 128 bytes.
-const LITTER: [u64; 6] = [0, 5, 21, 37, 53, 69];
+/// its slots of 112 bytes.
+const LITTER: [u64; 6] = [0, 5, 21, 41, 55, 69];
 
 /// A table and its contents.
 pub struct FilledTable {
@@ -272,19 +272,19 @@ pub fn extents(profile: Profile) -> Vec<Case> {
     let (in_extent, in_row, missing) = (|| key(2), || key(3), || key(1 << 40));
     let ops = vec![
         named("extent: put new", Op::Insert(missing(), vec![4; 80])),
-        named("extent: put over", Op::Put(in_extent(), vec![1; 90])),
-        named("extent: update", Op::Update(in_extent(), vec![1; 90])),
-        named("extent: swap", Op::Swap(in_extent(), vec![2; 80], vec![1; 90])),
-        named("extent: swap of another", Op::Swap(in_extent(), vec![9; 80], vec![1; 90])),
-        named("extent: insert of one that exists", Op::Insert(in_extent(), vec![1; 90])),
+        named("extent: put over", Op::Put(in_extent(), vec![1; 88])),
+        named("extent: update", Op::Update(in_extent(), vec![1; 88])),
+        named("extent: swap", Op::Swap(in_extent(), vec![2; 80], vec![1; 88])),
+        named("extent: swap of another", Op::Swap(in_extent(), vec![9; 80], vec![1; 88])),
+        named("extent: insert of one that exists", Op::Insert(in_extent(), vec![1; 88])),
         named("extent: row over it", Op::Put(in_extent(), vec![2; 3])),
-        named("extent: over a row", Op::Put(in_row(), vec![3; 90])),
+        named("extent: over a row", Op::Put(in_row(), vec![3; 88])),
         named("extent: add", Op::Add(in_extent(), [1; 8])),
         named("extent: remove", Op::Remove(in_extent())),
         named("extent: remove if", Op::RemoveIf(in_extent(), vec![2; 80])),
         (
             "extent: put and close".to_owned(),
-            Script { end: End::Closes, ..Script::of(SLOTS[0], &Op::Put(in_extent(), vec![1; 90])) },
+            Script { end: End::Closes, ..Script::of(SLOTS[0], &Op::Put(in_extent(), vec![1; 88])) },
         ),
     ];
     // The value of a run takes two chunks: a WRITE of 500 words and more.
@@ -302,7 +302,7 @@ pub fn extents(profile: Profile) -> Vec<Case> {
 /// [R-RECOVER-7]
 fn sweeps(profile: Profile) -> Vec<Case> {
     let filled = Arc::new(with_leaks(profile));
-    let sweeper = |entry| Script { entry, ops: vec![Op::Put(key(2), vec![8; 70])], end: End::ExhaustsSpace };
+    let sweeper = |entry| Script { entry, ops: vec![Op::Put(key(2), vec![8; 76])], end: End::ExhaustsSpace };
     let scripts = |entries: [SlotSource; 4]| entries.map(sweeper).to_vec();
     let newcomers = scripts(SLOTS.map(SlotSource::Free));
     let reusers = scripts([SlotSource::Free(0), SlotSource::Dead(0), SlotSource::Dead(0), SlotSource::Dead(0)]);

@@ -19,9 +19,9 @@ use crate::recovery::lifecycle::{Actor, Script, SlotSource, config, run_script};
 
 /// Deaths, each of which leaks a place: many times as many as the table has.
 const DEATHS: u64 = 1_500;
-/// Chunks of a table. 29 values of 80 bytes fit in one.
+/// Chunks of a table. 33 values of 80 bytes fit in one.
 const CHUNKS: u64 = 6;
-const PLACES: u64 = CHUNKS * 29;
+const PLACES: u64 = CHUNKS * 33;
 
 /// The point at which a client dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use crate::recovery::lifecycle::{Actor, SlotSource, config};
 
 const CHUNKS: u64 = 64;
 /// Values of 80 bytes in a chunk, at most.
-const VALUES: u64 = 30;
+const VALUES: u64 = 33;
 
 fn open(bench: &Bench, slot: u16) -> Actor {
     Actor::open(bench, SlotSource::Free(slot), config(bench), LoggedLane::new(&bench.region)).expect("a free slot")

@@ -29,7 +29,7 @@ const ROUNDS: u64 = 8;
 const RESERVE_CHUNKS: u64 = 8;
 /// Chunks by which the maxima of the earlier and later rounds may differ by chance: 1/16 of all. Without reuse each
 /// round adds more.
-const CREEP_CHUNKS: u64 = 16;
+const CREEP_CHUNKS: u64 = 64;
 
 /// Draws a size log-uniformly from the smallest to the largest: every octave is equally likely.
 fn drawn_bytes(rng: &mut SplitMix64) -> usize {

@@ -47,6 +47,9 @@ pub const DAMAGES: &[Damage] = &[
         xor(bench, Addr::main(extent_at(bench, extent_entry(bench)).offset), 1);
     }),
     (ProblemKind::ExtentTorn, "its lengths", |bench| {
+        xor(bench, Addr::main(extent_at(bench, extent_entry(bench)).offset), 1 << 48);
+    }),
+    (ProblemKind::ExtentTorn, "its checksum", |bench| {
         xor(bench, Addr::main(extent_at(bench, extent_entry(bench)).offset + 8), 1);
     }),
     (ProblemKind::ExtentTorn, "its value", |bench| {

@@ -26,7 +26,7 @@ const KEPT_CHUNKS: u64 = 16 + 8;
 #[test]
 fn replacing_large_values_by_small_ones_gives_their_space_back() {
     let url = Url::shm(&unique_name()).unwrap();
-    let store = Store::create(&url, &CreateOptions::new(1_000).extent_bytes(48 << 20)).unwrap();
+    let store = Store::create(&url, &CreateOptions::new(1_000).extent_bytes(256 << 20)).unwrap();
     let _table = Table(url);
     let mut writer = store.client().unwrap();
     let mut other = store.client().unwrap();

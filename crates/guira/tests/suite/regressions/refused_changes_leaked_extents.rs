@@ -48,6 +48,6 @@ fn a_failed_large_put_leaves_space_for_small_ones() {
     let mut second = store.client().unwrap();
     let full = (100..1_000u32).any(|i| second.put(&i.to_le_bytes(), &[2; 50_000]).is_err());
     assert!(full, "the extents are used up");
-    // The chunk of the first client's small values has some 390 free slots.
+    // The chunk of the first client's small values has some 470 free slots.
     store.client().unwrap().put(b"small", &[3; 100]).unwrap();
 }
