@@ -82,7 +82,7 @@ fn chunks_of_a_dead_client_are_found_wherever_they_are() {
 /// [R-GROW-15] [R-EXTENT-5] Space that another client has freed is reclaimed before chunks are added.
 #[test]
 fn freed_space_is_reclaimed_before_chunks_are_added() {
-    const KEYS: u64 = CHUNKS / 4 * (VALUES - 5);
+    const KEYS: u64 = CHUNKS / 4 * (VALUES - 2);
     let bench = growing_extents(CHUNKS);
     let mut actors = [open(&bench, SLOTS[0]), open(&bench, SLOTS[1])];
     (0..KEYS).for_each(|i| assert_eq!(put(&mut actors[0], i, 0), Outcome::Inserted));
