@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod bytes;
+mod chunk;
 mod config;
 mod derived;
 mod entry;
@@ -25,15 +26,15 @@ mod split;
 mod sums;
 mod superblock;
 
+pub use chunk::{CHUNK_HEADER_WORDS, CHUNK_SWEPT_WORD, ChunkState, ChunkWord, ExtentClass};
 pub use config::{
     ChecksumKind, ConfigError, EntryFormat, MAX_ENTRIES_PER_ROW, MAX_KEY_BYTES, MAX_LOCK_BYTES, MAX_PATH_ROWS,
     MAX_PATH_ROWS_WITH_EXTENTS, MAX_ROW_BYTES, MAX_ROWS_PER_LOCK, MAX_VALUE_BYTES, OffsetRule, Rules, TableConfig,
 };
 pub use entry::{Candidate, Probe};
 pub use extent::{
-    CHUNK_HEADER_WORDS, CHUNK_SWEPT_WORD, ChunkState, ChunkWord, CopyBlock, Extent, ExtentClass, ExtentError,
-    ExtentRef, MAX_EXTENT_HEADER_WORDS, append_extent_value, encode_extent, extent_key_matches, extent_words,
-    parse_extent, store_extent,
+    CopyBlock, Extent, ExtentError, ExtentRef, MAX_EXTENT_HEADER_WORDS, append_extent_value, encode_extent,
+    extent_key_matches, extent_words, parse_extent, store_extent,
 };
 pub use fixed::{FixedRows, RowShape, Rows, Rows4x4, Rows8x8};
 pub use geometry::Geometry;

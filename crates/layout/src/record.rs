@@ -13,7 +13,7 @@
 //! applied to the row before the commit, to the row after it, or to any mixture of both, it gives the row after the
 //! commit. The version before the commit is not stored, because it is the one before the version in the trailer.
 
-use crate::extent::is_mark;
+use crate::chunk::is_mark;
 use crate::row::EntryKind;
 use crate::slot::RECORD_WORD;
 use crate::{
