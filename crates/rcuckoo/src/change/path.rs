@@ -84,10 +84,7 @@ impl Client {
             // The cache knows no more than the rows that were just sampled, which the search has.
             first_attempt = speculations;
         } else if self.progress.stage == Stage::NoRoom && lane.caps().local {
-            let samples = self.work.pair.chunks_exact(self.table.rows().row_words());
-            for (row, words) in [pair.first, pair.second].into_iter().zip(samples) {
-                self.paths.sampled.add(row, words);
-            }
+            self.paths.sampled.add_pair(pair, &self.work.pair);
         }
         for attempt in first_attempt..INSERT_ATTEMPTS {
             let may_speculate = attempt < speculations;
@@ -160,10 +157,7 @@ impl Client {
     async fn search_under_locks(&mut self, lane: &mut dyn Lane, task: Task<'_>) -> Result<Option<Changed>, ErrorKind> {
         let roots = [task.pair.first, task.pair.second];
         self.work.window.clear();
-        let samples = self.work.pair.chunks_exact(self.table.rows().row_words());
-        for (row, words) in roots.into_iter().zip(samples) {
-            self.work.window.add(row, words);
-        }
+        self.work.window.add_pair(task.pair, &self.work.pair);
         for (_, rows) in self.ranges_under_locks(roots) {
             if !self.sample_under_locks(lane, rows).await? {
                 return Ok(None);

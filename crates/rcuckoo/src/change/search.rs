@@ -172,6 +172,9 @@ impl Search {
     }
 
     fn advance_breadth_first<'r>(&mut self, table: &Table, view: &impl Fn(RowId) -> RowView<'r>) -> Progress {
+        // Of paths of one length, no other costs less than one that needs as few messages.
+        let is_by_messages = self.limits.insert_row == InsertRow::Primary;
+        let least = is_by_messages.then(|| self.messages(table, [self.roots.first, self.roots.second]));
         let deferred = self.deferred.len();
         for place in 0..deferred {
             self.visit(table, self.deferred[place], view);
@@ -185,7 +188,7 @@ impl Search {
                 break;
             }
             self.head += 1;
-            if self.best.is_some_and(|best| self.is_least(table, best.cost)) {
+            if self.best.is_some_and(|best| least.is_some_and(|least| best.cost.1 <= least)) {
                 break;
             }
         }
@@ -207,12 +210,6 @@ impl Search {
         let roots: ArrayVec<RowId, 2> =
             self.nodes.iter().take_while(|node| node.parent == ROOT).map(|node| node.row).collect();
         self.start(self.roots, &roots, Limits { unsampled: Unsampled::InOrder, ..self.limits });
-    }
-
-    /// Whether no other path of as many moves costs less.
-    fn is_least(&self, table: &Table, (_, messages, ..): Cost) -> bool {
-        self.limits.insert_row == InsertRow::Primary
-            && messages <= self.messages(table, [self.roots.first, self.roots.second])
     }
 
     /// Looks at the row of `node`, unless a shorter path than to it is known.

@@ -2,6 +2,7 @@
 
 use guira_layout::{MAX_LOCK_BYTES, RowId};
 
+use crate::RowPair;
 use crate::lookup::READ_WORDS;
 
 const _: () = assert!(MAX_LOCK_BYTES <= READ_WORDS as u64 * 8, "as many READs as locks cover the rows of locks");
@@ -136,6 +137,13 @@ impl Window {
     pub(crate) fn add(&mut self, row: RowId, words: &[u64]) {
         if self.place(row).is_none() {
             self.extend(&[row]).copy_from_slice(words);
+        }
+    }
+
+    /// Adds the rows of `pair` with copies of `words`, those of the first and then those of the second.
+    pub(crate) fn add_pair(&mut self, pair: RowPair, words: &[u64]) {
+        for (row, words) in [pair.first, pair.second].into_iter().zip(words.chunks_exact(self.row_words)) {
+            self.add(row, words);
         }
     }
 
