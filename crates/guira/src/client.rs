@@ -4,12 +4,13 @@
 //! generic. Otherwise each program that calls them would compile every `async fn` of the protocol again, which took
 //! 17 s for a small example.
 
+use std::ops::RangeBounds;
 use std::pin::{Pin, pin};
 
 use guira_fabric::Traffic;
 use guira_rcuckoo::{Begun, Counters, Operation, Outcome, TryGet};
 
-use crate::aio::{self, Request};
+use crate::aio::{self, Request, part_of};
 use crate::reader::lookups;
 use crate::wait::block_on;
 use crate::{Error, Expected, Put, Swap, Token, Versioned};

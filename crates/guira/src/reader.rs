@@ -2,9 +2,12 @@
 //!
 //! [`lookups`] defines each lookup once, for [`Reader`] and for [`crate::Client`].
 
+use std::ops::RangeBounds;
+
 use guira_fabric::Traffic;
 use guira_rcuckoo::{Counters, TryGet};
 
+use crate::aio::part_of;
 use crate::wait::block_on;
 use crate::{Error, Token, Versioned};
 
@@ -62,6 +65,40 @@ macro_rules! lookups {
             #[inline(never)]
             fn get_slow(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
                 block_on(self.0.get_slow(key, into))
+            }
+
+            /// Passes the bytes of the value of `key` that are in `range` to `see`, and returns what that returns, or
+            /// `None` if there is no such key. What of the range lies behind the value's end is left out. The bytes are
+            /// a copy, in a buffer that is kept for the next call, and were verified: `see` may take its time.
+            /// Otherwise the same as [`Self::get`], whose round trips it takes.
+            ///
+            /// # Errors
+            /// Same as [`Self::get`]; `see` is not called then.
+            ///
+            /// ```
+            /// # use guira::{CreateOptions, Store, Url};
+            /// # fn main() -> Result<(), guira::Error> {
+            /// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
+            /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
+            /// # store.client()?.put(b"cuckoo", b"Guira guira")?;
+            #[doc = concat!("let mut birds = store.", $open, ";")]
+            /// let genus = birds.get_with(b"cuckoo", ..5, |bytes| bytes == b"Guira")?;
+            /// assert_eq!(genus, Some(true));
+            /// # drop(birds);
+            /// # Store::destroy(&url)
+            /// # }
+            /// ```
+            pub fn get_with<T>(
+                &mut self,
+                key: &[u8],
+                range: impl RangeBounds<usize>,
+                see: impl FnOnce(&[u8]) -> T,
+            ) -> Result<Option<T>, Error> {
+                let mut value = std::mem::take(&mut self.0.value);
+                let found = self.get_into(key, &mut value);
+                let seen = found.map(|found| found.then(|| see(part_of(&value, range))));
+                self.0.value = value;
+                seen
             }
 
             /// Returns the value of `key` and the state it was read in, for a change that depends on it, or `None` if
@@ -148,7 +185,7 @@ macro_rules! lookups {
             /// # Errors
             /// Same as [`Self::get`].
             pub fn contains(&mut self, key: &[u8]) -> Result<bool, Error> {
-                block_on(self.0.contains(key))
+                Ok(self.get_with(key, .., |_| ())?.is_some())
             }
 
             /// Returns what was sent and received since this was opened, opening excluded: round trips, messages by

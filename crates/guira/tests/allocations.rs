@@ -116,6 +116,14 @@ fn get_into(client: &mut Client, key: &[u8], value: &[u8], into: &mut Vec<u8>) {
     assert_eq!(into, value);
 }
 
+fn get_with(client: &mut Client, key: &[u8], value: &[u8], _: &mut Vec<u8>) {
+    assert_eq!(client.get_with(key, 1.., |bytes| bytes == &value[1..]).expect("a readable table"), Some(true));
+}
+
+fn contains(client: &mut Client, key: &[u8], _: &[u8], _: &mut Vec<u8>) {
+    assert!(client.contains(key).expect("a readable table"), "the key exists");
+}
+
 fn miss(client: &mut Client, key: &[u8], _: &[u8], into: &mut Vec<u8>) {
     assert!(!client.get_into(key, into).expect("a readable table"), "there is no such key");
 }
@@ -125,10 +133,13 @@ fn operations_allocate_nothing(format: &'static str) {
     // The warm-up: a client that has filled a table has done searches as long as those to come.
     bench.run(0..CAPACITY, insert);
     bench.run(0..1, get_into);
+    bench.run(0..1, get_with);
     bench.run(SPARSE_KEYS..CAPACITY, remove);
 
     bench.count("insert at half fill", SPARSE_KEYS, insert);
     bench.count("get_into", 0, get_into);
+    bench.count("get_with", 0, get_with);
+    bench.count("contains", 0, contains);
     bench.count("get_into of a missing key", CAPACITY, miss);
     bench.count("update", 0, update);
     bench.count("put of an existing key", 0, replace);
@@ -185,4 +196,8 @@ fn lookups_of_extents_allocate_nothing() {
     };
     bench.run(0..1, look_up);
     bench.count("get_into of an extent", 0, look_up);
+    let see = |client: &mut Client, key: &[u8], _: &[u8], _: &mut Vec<u8>| get_with(client, key, &extent, &mut vec![]);
+    bench.run(0..1, see);
+    bench.count("get_with of an extent", 0, see);
+    bench.count("contains of an extent", 0, contains);
 }

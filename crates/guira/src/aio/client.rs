@@ -9,7 +9,7 @@ mod reported;
 
 use std::cmp::Ordering;
 use std::fmt;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, RangeBounds};
 use std::sync::Arc;
 
 use guira_extents::{ExtentError, Extents};
@@ -22,7 +22,7 @@ use guira_rcuckoo::{
 };
 
 use self::reported::{ReportedCounters, counters, report};
-use super::reader::{check_versions, lookups};
+use super::reader::{check_versions, lookups, part_of};
 use crate::errors::NoSpace;
 use crate::events::Events;
 use crate::fabric::{FabricLane, FabricRegion, Waiting};
@@ -66,6 +66,8 @@ pub struct Client {
     extents: Option<Extents>,
     pending: Option<ExtentRef>,
     encoded: Vec<u64>,
+    /// The last value of [`Client::get_with`].
+    pub(crate) value: Vec<u8>,
     hold: Option<SlotHold>,
     owner: OwnerId,
     /// The generation of the slot in which it was claimed.
@@ -242,6 +244,7 @@ impl Client {
             extents,
             pending: None,
             encoded: Vec::new(),
+            value: Vec::new(),
             hold: Some(hold),
             owner,
             generation,

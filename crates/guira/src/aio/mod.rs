@@ -28,6 +28,7 @@ pub use self::client::Client;
 pub(crate) use self::client::{Request, Taken};
 pub use self::pool::{Pool, PooledClient};
 pub use self::reader::Reader;
+pub(crate) use self::reader::part_of;
 pub use self::scan::Scan;
 use crate::fabric::Waiting;
 use crate::session_binding::without_effect;

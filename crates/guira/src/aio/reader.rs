@@ -4,6 +4,7 @@
 //! lane, and a protocol object with lookups of the same names. The blocking counterpart is [`crate::Reader`].
 
 use std::fmt;
+use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 use guira_fabric::{Lane, Traffic};
@@ -27,6 +28,21 @@ pub(crate) fn check_versions(table: &Table) -> Result<(), Error> {
     } else {
         Err(OperationErrorKind::NarrowVersions { version_bits }.during(Operation::Get).into())
     }
+}
+
+/// Returns the bytes of `value` that are in `range`.
+pub(crate) fn part_of(value: &[u8], range: impl RangeBounds<usize>) -> &[u8] {
+    let start = match range.start_bound() {
+        Bound::Included(&start) => start,
+        Bound::Excluded(&before) => before.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(&last) => last.saturating_add(1),
+        Bound::Excluded(&end) => end,
+        Bound::Unbounded => value.len(),
+    };
+    value.get(start..end.min(value.len())).unwrap_or_default()
 }
 
 /// Implements the async lookups for `$face`, by those of its field `$protocol`, through its field `lane`. The module of
@@ -61,6 +77,26 @@ macro_rules! lookups {
                     TryGet::Done(found) => Ok(found.is_some()),
                     TryGet::MustWait => self.get_slow(key, into).await,
                 }
+            }
+
+            /// Passes the bytes of the value of `key` that are in `range` to `see`, and returns what that returns, or
+            /// `None` if there is no such key. What of the range lies behind the value's end is left out. The bytes are
+            /// a copy, in a buffer that is kept for the next call, and were verified: `see` may take its time.
+            /// Otherwise the same as [`Self::get`], whose round trips it takes.
+            ///
+            /// # Errors
+            /// Same as [`Self::get`]; `see` is not called then.
+            pub async fn get_with<T>(
+                &mut self,
+                key: &[u8],
+                range: impl RangeBounds<usize>,
+                see: impl FnOnce(&[u8]) -> T,
+            ) -> Result<Option<T>, Error> {
+                let mut value = std::mem::take(&mut self.value);
+                let found = self.get_into(key, &mut value).await;
+                let seen = found.map(|found| found.then(|| see(part_of(&value, range))));
+                self.value = value;
+                seen
             }
 
             /// Looks up `key` as far as that is possible without waiting.
@@ -242,8 +278,7 @@ macro_rules! lookups {
             /// # Errors
             /// Same as [`Self::get`].
             pub async fn contains(&mut self, key: &[u8]) -> Result<bool, Error> {
-                let mut value = Vec::new();
-                self.get_into(key, &mut value).await
+                Ok(self.get_with(key, .., |_| ()).await?.is_some())
             }
 
             /// Returns what was sent and received since this was opened, opening excluded: round trips, messages by
@@ -285,6 +320,8 @@ pub(crate) use lookups;
 pub struct Reader {
     reader: guira_rcuckoo::Reader,
     pub(crate) lane: FabricLane,
+    /// The last value of [`Reader::get_with`].
+    pub(crate) value: Vec<u8>,
     events: Events,
     pub(crate) waiting: Waiting,
     pub(crate) binding: SessionBinding,
@@ -309,6 +346,7 @@ impl Reader {
         Reader {
             reader,
             lane: region.lane_waiting(waiting),
+            value: Vec::new(),
             events: store.events.clone(),
             waiting,
             binding: SessionBinding::new(Arc::clone(store), Arc::clone(sessions), number, Holds::Nothing),

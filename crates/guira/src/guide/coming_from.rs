@@ -35,7 +35,7 @@
 //! | read transaction and `mdb_get` | [`get`](Client::get); there is no snapshot over several lookups |
 //! | write transaction and `mdb_put` | [`put`](Client::put); each is complete by itself |
 //! | `MDB_NOOVERWRITE` | [`try_insert`](Client::try_insert) |
-//! | a reference into the map | a copy: [`get_into`](Client::get_into) without an allocation |
+//! | a reference into the map | a copy: [`get_with`](Client::get_with) passes it to a closure, without an allocation |
 //! | cursor over all keys | [`Store::scan`], without order; [`Store::snapshot`] for one moment |
 //! | reader slots, `mdb_reader_check` | readers take no slot; dead writers are recovered by those who meet them |
 //! | `mdb_env_sync` | not available: nothing is durable |

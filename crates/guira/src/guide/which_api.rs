@@ -42,6 +42,7 @@
 //! | you want | use |
 //! |---|---|
 //! | one value | [`get`](Client::get); without an allocation [`get_into`](Client::get_into) |
+//! | to look at a value, or a part of one, without keeping it | [`get_with`](Client::get_with) |
 //! | many values | [`get_many`](Client::get_many) |
 //! | many values, without an allocation for each | [`get_many_with`](Client::get_many_with) |
 //! | to know whether a key exists | [`contains`](Client::contains) |

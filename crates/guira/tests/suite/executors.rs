@@ -27,6 +27,7 @@ fn all_client_futures(client: &mut Client) {
     assert_send(client);
     assert_send(&client.get(key));
     assert_send(&client.get_into(key, &mut into));
+    assert_send(&client.get_with(key, 1.., <[u8]>::len));
     assert_send(&client.get_versioned(key));
     assert_send(&client.get_versioned_into(key, &mut into));
     assert_send(&client.get_many(&keys));
@@ -48,6 +49,7 @@ fn all_reader_futures(reader: &mut Reader) {
     assert_send(reader);
     assert_send(&reader.get(key));
     assert_send(&reader.get_into(key, &mut into));
+    assert_send(&reader.get_with(key, 1.., <[u8]>::len));
     assert_send(&reader.get_versioned(key));
     assert_send(&reader.get_versioned_into(key, &mut into));
     assert_send(&reader.get_many(&keys));

@@ -1,6 +1,6 @@
 //! Tables in shared memory through the public API: the ordinary operations, and common errors.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, RangeBounds};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -69,6 +69,34 @@ fn values_of_every_size_are_read_back() {
     let stat = store.stat().unwrap();
     assert_eq!((stat.table.entries, stat.table.chunks.owned, stat.table.chunks.orphan), (0, 0, 0), "{stat:?}");
     assert_eq!(stat.table.chunks.tail, 0);
+}
+
+/// Exactly the bytes of the range that the value has are passed on, from a row and from an extent, to threads and tasks;
+/// for a missing key, nothing.
+#[test]
+fn parts_of_values_are_those_asked_for() {
+    use std::ops::Bound::{Excluded, Included, Unbounded};
+    let (_table, store) = Table::create(&options(1_000, "bytes:64").extent_bytes(4 << 20));
+    let (mut client, mut reader) = (store.client().unwrap(), store.reader());
+    let mut tasks = store.to_async().reader();
+    for bytes in [0, 1, 9, 300, 5_000, 100_000] {
+        let value: Vec<u8> = (0..bytes).map(|i| (i * 31) as u8).collect();
+        client.put(b"key", &value).unwrap();
+        let ends = [0, 1, 7, 8, 290, 4_999, 100_000, usize::MAX];
+        let bounds = || ends.into_iter().flat_map(|at| [Included(at), Excluded(at)]).chain([Unbounded]);
+        for range in bounds().flat_map(|start| bounds().map(move |end| (start, end))) {
+            let wanted: Vec<u8> = (0..bytes).filter(|i| range.contains(i)).map(|i| value[i]).collect();
+            assert_eq!(
+                client.get_with(b"key", range, |part| part == wanted).unwrap(),
+                Some(true),
+                "{bytes}, {range:?}"
+            );
+            assert_eq!(reader.get_with(b"key", range, <[u8]>::to_vec).unwrap().as_ref(), Some(&wanted));
+            let part = pollster::block_on(tasks.get_with(b"key", range, <[u8]>::to_vec));
+            assert_eq!(part.unwrap().as_ref(), Some(&wanted));
+        }
+    }
+    assert_eq!(reader.get_with(b"other", .., |_| panic!("a part of nothing")).unwrap(), None::<()>);
 }
 
 /// A table of half a million keys fits in the 64 MB that /dev/shm has in a container by default.
