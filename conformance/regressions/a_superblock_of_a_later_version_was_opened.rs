@@ -13,7 +13,7 @@ use guira_layout::{Preset, PresetOptions, SUPERBLOCK_WORDS, Secret, Superblock, 
 fn fingerprint(words: &[u64]) -> u64 {
     let mut checked = words[..60].to_vec();
     checked[4] = 0;
-    guira_sum::bytes_checksum(&checked, 0x6775_6972_6131)
+    guira_layout::sum::bytes_checksum(&checked, 0x6775_6972_6131)
 }
 
 #[test]

@@ -8,9 +8,9 @@
 
 use guira_conformance::{Bench, KeyFinder, block_on};
 use guira_fabric::{Profile, Region};
+use guira_layout::sum::NhKeys;
 use guira_layout::{Preset, RowId};
 use guira_rcuckoo::{ClientConfig, Reader};
-use guira_sum::NhKeys;
 
 /// A guess of the table's checksum keys, by which bytes are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

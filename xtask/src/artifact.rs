@@ -68,10 +68,10 @@ pub mod tests {
 
     #[test]
     fn programs_are_found_in_cargos_messages() {
-        let library = message("crates/sum#guira-sum@0.1.0", "crates/sum", "lib", "guira_sum", false);
+        let library = message("crates/layout#guira-layout@0.1.0", "crates/layout", "lib", "guira_layout", false);
         let output = [
             "not a message".to_owned(),
-            library.replace("\"/t/guira_sum\"", "null"),
+            library.replace("\"/t/guira_layout\"", "null"),
             message("conformance#guira-conformance@0.1.0", "conformance", "example", "swarm", true),
             message("crates/guira#0.1.0", "crates/guira", "example", "swarm", false).replace("/t/", "/u/"),
             r#"{"reason":"build-finished","success":true}"#.to_owned(),

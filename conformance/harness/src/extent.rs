@@ -64,9 +64,9 @@ fn identity(extent: &ExtentRef) -> [u64; 2] {
 /// Computes an extent's checksum as docs/layout.md says.
 fn checksum(case: &Case, words: &[u64], extent: &ExtentRef) -> u64 {
     let place = case.superblock.checksum_seed() ^ extent.offset.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let keys = guira_sum::NhKeys::new(case.superblock.secret.0);
-    let head = guira_sum::nh_at(&keys, guira_sum::Level::Last, &identity(extent), place);
-    guira_sum::nh(&keys, &words[if is_short(extent) { 2 } else { 3 }..], head)
+    let keys = guira_layout::sum::NhKeys::new(case.superblock.secret.0);
+    let head = guira_layout::sum::nh_at(&keys, guira_layout::sum::Level::Last, &identity(extent), place);
+    guira_layout::sum::nh(&keys, &words[if is_short(extent) { 2 } else { 3 }..], head)
 }
 
 /// Parses an extent: a valid one lies inside its words and encodes to them; an invalid one has a reason. [R-READ-6]

@@ -72,13 +72,13 @@ fn seal_again(case: &Case, words: &mut [u64]) -> bool {
 fn seal_of(case: &Case, words: &[u64], sequence: u32) -> Option<Seal> {
     let further = further(case, words)?;
     let first = if words[Record::ONE_ROW_WORD] & FREES != 0 { Record::WORD } else { Record::ONE_ROW_WORD };
-    let keys = guira_sum::NhKeys::new(case.superblock.secret.0);
+    let keys = guira_layout::sum::NhKeys::new(case.superblock.secret.0);
     let seed = if further.is_empty() {
         sequence.into()
     } else {
-        guira_sum::nh_at(&keys, guira_sum::Level::Second, further, sequence.into())
+        guira_layout::sum::nh_at(&keys, guira_layout::sum::Level::Second, further, sequence.into())
     };
-    let sum = guira_sum::nh_or_zero(&keys, &words[first..Seal::word(&case.rows)], seed);
+    let sum = guira_layout::sum::nh_or_zero(&keys, &words[first..Seal::word(&case.rows)], seed);
     Some(Seal(1 << 63 | u64::from(sequence) << 32 | sum & 0xffff_ffff))
 }
 

@@ -47,7 +47,7 @@ pub fn superblock(data: &[u8]) -> Answer {
 fn fingerprint(words: &[u64]) -> u64 {
     let mut checked = words[..CHECKED_WORDS].to_vec();
     checked[FINGERPRINT_WORD] = 0;
-    guira_sum::bytes_checksum(&checked, FINGERPRINT_SEED)
+    guira_layout::sum::bytes_checksum(&checked, FINGERPRINT_SEED)
 }
 
 /// Checks that words that decode encode to themselves and describe a possible table, and that others are refused with

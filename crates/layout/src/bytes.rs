@@ -1,6 +1,6 @@
 //! Byte strings packed into words, little-endian: byte i of a string lives in word i / 8, bits 8 (i mod 8) and up.
 
-use guira_sum::with_le_bytes;
+use crate::sum::with_le_bytes;
 
 /// Appends the `bytes` bytes that start at byte `at` of `words` to `into`.
 ///

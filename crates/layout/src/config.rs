@@ -7,7 +7,7 @@ use crate::EntryKind;
 use crate::lease::MAX_REPAIR_REGIONS;
 use crate::segment::{MAX_INITIAL_SEGMENTS, MAX_LEVEL, MAX_SEGMENT_LOCK_WORDS, MAX_SEGMENTS};
 
-pub use guira_sum::Algorithm as ChecksumKind;
+pub use crate::sum::ChecksumKind;
 
 /// Maximum number of entries in a row: the trailer has that many occupancy bits.
 pub const MAX_ENTRIES_PER_ROW: usize = 14;

@@ -4,7 +4,7 @@
 //! {key length 16, value length 16, high half of the key's digest 32}, then key and value without a gap; an
 //! extent entry is {digest, address 48, generation 48, key length 32 | value length 32}.
 
-use guira_sum::with_le_bytes;
+use crate::sum::with_le_bytes;
 
 use crate::bytes::{append, copy_in, equal, mask, word_of};
 use crate::config::{EXTENT_ENTRY_WORDS, EntryFormat, INLINE_HEADER_BYTES};

@@ -24,7 +24,7 @@ const LENGTHS_WORD: usize = 2;
 const LENGTHS_FOLLOW: u64 = 0xff;
 
 /// The words of an extent that are copied and summed at a time: a buffer for [`append_extent_value`].
-pub type CopyBlock = [u64; guira_sum::BLOCK_WORDS];
+pub type CopyBlock = [u64; crate::sum::BLOCK_WORDS];
 
 /// A reference to an extent, as an entry stores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -331,7 +331,7 @@ impl Extent<'_> {
 
 #[cfg(test)]
 mod tests {
-    use guira_sum::NhKeys;
+    use crate::sum::NhKeys;
     use proptest::prelude::*;
 
     use super::*;
@@ -431,7 +431,7 @@ mod tests {
             let mut encoded = Vec::new();
             encode_extent(&mut encoded, &extent, &key, &value, &sums);
             let stored: Vec<AtomicU64> = encoded.iter().map(|_| AtomicU64::new(u64::MAX)).collect();
-            store_extent(&stored, &extent, &key, &value, &sums, &mut [u64::MAX; guira_sum::BLOCK_WORDS]);
+            store_extent(&stored, &extent, &key, &value, &sums, &mut [u64::MAX; crate::sum::BLOCK_WORDS]);
             prop_assert_eq!(stored.iter().map(Word::load).collect::<Vec<_>>(), encoded);
         }
 
@@ -448,7 +448,7 @@ mod tests {
             let (key, value) = (bytes(key_bytes, 7), bytes(value_bytes, 11));
             let extent = extent_of(&key, &value);
             let sums = sums(5, [7; 4]);
-            let (mut words, mut block) = (Vec::new(), [u64::MAX; guira_sum::BLOCK_WORDS]);
+            let (mut words, mut block) = (Vec::new(), [u64::MAX; crate::sum::BLOCK_WORDS]);
             encode_extent(&mut words, &extent, &key, &value, &sums);
             let mut append = |words: &[u64], key: &[u8]| {
                 let mut into = b"before".to_vec();

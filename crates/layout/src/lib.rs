@@ -23,6 +23,7 @@ mod segment;
 mod slot;
 mod space;
 mod split;
+pub mod sum;
 mod sums;
 mod superblock;
 

@@ -398,7 +398,7 @@ impl Delta<'_> {
 mod tests {
     use proptest::prelude::*;
 
-    use guira_sum::Level;
+    use crate::sum::Level;
 
     use super::*;
     use crate::row::tests::{row_format, superblock};
@@ -659,8 +659,8 @@ mod tests {
         after[14] = 0x0000_0070_0000_0009;
         let record = Record::of_one_row::<6, 16>(format.sums(), RowId(0xabc), 3, &after, 0x11);
         assert_eq!(record[..5], [0x0c00_0000_0000_0abc, 0x0000_0070_0000_0009, 0x10f, 0x106, 0x107]);
-        let keys = guira_sum::NhKeys::new([1, 2, 3, 4]);
-        let sum = guira_sum::nh(&keys, &record[..5], 0x11);
+        let keys = crate::sum::NhKeys::new([1, 2, 3, 4]);
+        let sum = crate::sum::nh(&keys, &record[..5], 0x11);
         assert_eq!(record[5], 1 << 63 | 0x11 << 32 | sum & 0xffff_ffff);
         assert_eq!((Record::ONE_ROW_WORD, Seal::word(&format)), (10, 15), "in one cache line");
         let mut records = Record::default();
@@ -672,7 +672,7 @@ mod tests {
         let words = records.words();
         assert_eq!(words[..3], [0x5000, 0x77, 3 << 62 | 0x0c00_0000_0000_0abc]);
         assert_eq!(words[8..], [1, 0x1000_0000_0000_0abd, 0x0000_0070_0000_0009, 0x10f, 0x108, 0x109]);
-        let sum = guira_sum::nh(&keys, &words[..7], guira_sum::nh_at(&keys, Level::Second, &words[8..], 0x11));
+        let sum = crate::sum::nh(&keys, &words[..7], crate::sum::nh_at(&keys, Level::Second, &words[8..], 0x11));
         assert_eq!(words[7], 1 << 63 | 0x11 << 32 | sum & 0xffff_ffff);
     }
 

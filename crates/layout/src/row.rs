@@ -344,7 +344,7 @@ impl RowFormat {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use guira_sum::NhKeys;
+    use crate::sum::NhKeys;
     use proptest::prelude::*;
 
     use super::*;

@@ -234,7 +234,7 @@ fn fingerprint(words: &[u64]) -> u64 {
     let mut checked = [0; CHECKED_WORDS];
     checked.copy_from_slice(&words[..CHECKED_WORDS]);
     checked[FINGERPRINT_WORD] = 0;
-    guira_sum::bytes_checksum(&checked, FINGERPRINT_SEED)
+    crate::sum::bytes_checksum(&checked, FINGERPRINT_SEED)
 }
 
 fn encode_config(config: &TableConfig, words: &mut [u64]) {

@@ -295,7 +295,7 @@ mod tests {
     #[test]
     fn the_suite_keeps_the_modules_that_mutants_name() {
         let mutant = Mutant {
-            caught_by: vec![check(), Check::try_from("guira-sum::locks::a".to_owned()).expect("a name")],
+            caught_by: vec![check(), Check::try_from("guira-layout::locks::a".to_owned()).expect("a name")],
             ..Mutant::default()
         };
         let root = "//! Tests.\n\nmod locks;\nmod sim;\nmod simulated;\n";

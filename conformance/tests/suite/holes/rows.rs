@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use guira_conformance::{Bench, Flaw, Granularity, ScheduledLane, Scheduler};
 use guira_fabric::Profile;
+use guira_layout::sum::NhKeys;
 use guira_layout::{ChecksumKind, EntryKind, Preset, RowId};
-use guira_sum::NhKeys;
 
 use crate::holes::logged::{Log, logged};
 use crate::holes::printed;

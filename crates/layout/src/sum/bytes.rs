@@ -4,6 +4,8 @@
 
 use crc_fast::{CrcAlgorithm, Digest};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
+#[cfg(target_endian = "little")]
+use zerocopy::IntoBytes;
 
 /// Computes XXH3-64 of the words with `seed`.
 #[inline]
@@ -24,9 +26,7 @@ pub(crate) fn crc64_nvme(words: &[u64], seed: u64) -> u64 {
 #[cfg(target_endian = "little")]
 #[inline]
 pub fn with_le_bytes<R>(words: &[u64], read: impl FnOnce(&[u8]) -> R) -> R {
-    // SAFETY: the pointer and the length in bytes are those of one live shared slice, which `words` keeps borrowed
-    // until `read` returns; u8 has no alignment and every byte of a u64 is initialised.
-    read(unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), size_of_val(words)) })
+    read(words.as_bytes())
 }
 
 /// Passes the words' little-endian bytes, as remote memory holds them, to `read`. A copy is made, because this CPU has

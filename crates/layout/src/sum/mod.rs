@@ -1,31 +1,30 @@
-//! Row and extent checksums of the Guira key/value store: 64 bits over 8-byte words, seeded, never zero.
+//! Checksums of rows and extents: 64 bits over 8-byte words, seeded, never zero.
 //!
-//! This crate defines the mapping from an image in remote memory to the checksum stored beside it, and nothing else:
+//! This module defines the mapping from an image in remote memory to the checksum stored beside it, and nothing else:
 //! the layout decides which words a checksum covers and which seed a row uses. Every client of a table must compute the
 //! same value, so all of it is part of the format: results are the same on every CPU and in both byte orders.
 //!
-//! Invariants, for every [`Algorithm`]:
+//! Invariants, for every [`ChecksumKind`]:
 //! - The result is never 0. A row of zeros (fresh memory, a lost page) stores checksum 0 and therefore never verifies.
 //! - The result depends on the number of words, also when all of them are zero.
-//! - Two different seeds never give the same result for the same words with [`Algorithm::Crc64`], except through the
-//!   one value that replaces 0: a row's image cannot verify as another row's. With [`Algorithm::Nh`] they do for less
+//! - Two different seeds never give the same result for the same words with [`ChecksumKind::Crc64`], except through the
+//!   one value that replaces 0: a row's image cannot verify as another row's. With [`ChecksumKind::Nh`] they do for less
 //!   than 2⁻⁵⁵ of all secrets.
 //!
-//! Both detect torn writes, stray writes and bit rot. [`Algorithm::Nh`] also resists an attacker who chooses the bytes
+//! Both detect torn writes, stray writes and bit rot. [`ChecksumKind::Nh`] also resists an attacker who chooses the bytes
 //! and does not know the table's secret: two images of one length that the attacker chooses have the same sum for less
 //! than 2⁻⁵⁵ of all secrets; [`nh()`] says why. Nothing here resists an attacker who knows the secret.
 //!
 //! ```
-//! use guira_sum::{Algorithm, NhKeys};
+//! use guira_layout::sum::{ChecksumKind, NhKeys};
 //!
 //! let keys = NhKeys::new([5, 3, 4, 1]);
 //! let row = [7_u64; 14];
-//! let sum = Algorithm::Nh.checksum(&keys, &row, 42);
-//! assert_ne!(sum, Algorithm::Nh.checksum(&keys, &row, 43), "the same image in another row");
-//! assert_ne!(sum, Algorithm::Nh.checksum(&NhKeys::new([0; 4]), &row, 42), "the same image in another table");
-//! assert_eq!(Algorithm::from_code(5), Some(Algorithm::Nh));
+//! let sum = ChecksumKind::Nh.checksum(&keys, &row, 42);
+//! assert_ne!(sum, ChecksumKind::Nh.checksum(&keys, &row, 43), "the same image in another row");
+//! assert_ne!(sum, ChecksumKind::Nh.checksum(&NhKeys::new([0; 4]), &row, 42), "the same image in another table");
+//! assert_eq!(ChecksumKind::from_code(5), Some(ChecksumKind::Nh));
 //! ```
-#![allow(unsafe_code, reason = "it uses the processor's checksum instructions")]
 
 mod bytes;
 mod nh;
@@ -50,14 +49,14 @@ const _: () = assert!(ZERO_SUBSTITUTE != 0 && LENGTH_MULTIPLIER % 2 == 1);
 /// algorithms that no table uses any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Algorithm {
+pub enum ChecksumKind {
     /// CRC-64/NVME over the seed and the words; it does not use the table's keys.
     Crc64 = 3,
     /// [`nh()`]: products of keyed pairs of words, added up.
     Nh = 5,
 }
 
-impl Algorithm {
+impl ChecksumKind {
     /// All algorithms, in the order of their codes.
     pub const ALL: [Self; 2] = [Self::Crc64, Self::Nh];
 
@@ -111,7 +110,7 @@ pub fn bytes_checksum(words: &[u64], seed: u64) -> u64 {
 ///
 /// Two images of one length, each with its seed, that were chosen without knowing the keys have the same sum for less
 /// than 2⁻⁵⁵ of all secrets, if the keys from ChaCha20 are indistinguishable from random ones: 168 · 2⁻⁶⁴ by the proof
-/// in this crate's `nh.rs` (three times that beyond 256 words), and twice as much again for the one value that replaces
+/// in `nh.rs` (three times that beyond 256 words), and twice as much again for the one value that replaces
 /// 0. The same holds for [`nh_or_zero`]; the low half of its sum is the same for less than 2⁻²⁴ of all secrets.
 #[inline(always)]
 #[must_use]

@@ -1,12 +1,12 @@
 //! Prints the time of a checksum of a 128-byte row for each algorithm. It only reports: nothing is enforced.
 //!
 //! There are two numbers for each: for independent rows, of which the CPU processes several at once, and for a chain,
-//! in which each checksum is the seed of the next, so that the full latency shows. `cargo run --release -p guira-sum
+//! in which each checksum is the seed of the next, so that the full latency shows. `cargo run --release -p guira-layout
 //! --example checksum_speed`
 
 use std::{hint::black_box, time::Instant};
 
-use guira_sum::{Algorithm, NhKeys};
+use guira_layout::sum::{ChecksumKind, NhKeys};
 
 /// Number of words in a 128-byte row.
 const ROW_WORDS: usize = 16;
@@ -22,7 +22,7 @@ fn main() {
         (0..ROWS as u64).map(|row| std::array::from_fn(|i| (row << 32 | i as u64).wrapping_mul(0x9e37_79b9))).collect();
     let keys = NhKeys::new([0; 4]);
     println!("{:<12} {:>16} {:>16}", "128-byte row", "independent, ns", "chained, ns");
-    for algorithm in Algorithm::ALL {
+    for algorithm in ChecksumKind::ALL {
         let independent = fastest_ns(|| {
             rows.iter().zip(0_u64..).fold(0, |sum, (row, seed)| sum ^ algorithm.checksum(&keys, black_box(row), seed))
         });

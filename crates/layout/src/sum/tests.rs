@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use guira_fabric::SplitMix64;
 use proptest::prelude::*;
 
-use crate::{Algorithm, BLOCK_WORDS, NhKeys, ZERO_SUBSTITUTE, nh, nh_copying, nh_making, nonzero};
+use crate::sum::{BLOCK_WORDS, ChecksumKind, NhKeys, ZERO_SUBSTITUTE, nh, nh_copying, nh_making, nonzero};
 
 /// Keys of a table.
 static KEYS: LazyLock<NhKeys> = LazyLock::new(|| NhKeys::new([0x6775, 0x6972, 0x6131, 0]));
@@ -23,7 +23,7 @@ fn random_words(len: usize, seed: u64) -> Vec<u64> {
 #[test]
 fn results_are_frozen() {
     let words: Vec<u64> = (0..14).map(|i| i * 0x0101_0101_0101_0101).collect();
-    let sums = Algorithm::ALL.map(|algorithm| algorithm.checksum(&KEYS, &words, 0x0123_4567_89ab_cdef));
+    let sums = ChecksumKind::ALL.map(|algorithm| algorithm.checksum(&KEYS, &words, 0x0123_4567_89ab_cdef));
     assert_eq!(sums, FROZEN, "{sums:#018x?}");
 }
 
@@ -32,13 +32,13 @@ const FROZEN: [u64; 2] = [0x1834_56ac_e4fd_dfad, 0x0579_c2da_38e6_fd91];
 
 #[test]
 fn codes_and_names() {
-    for algorithm in Algorithm::ALL {
-        assert_eq!(Algorithm::from_code(algorithm.code()), Some(algorithm));
+    for algorithm in ChecksumKind::ALL {
+        assert_eq!(ChecksumKind::from_code(algorithm.code()), Some(algorithm));
     }
-    assert_eq!(Algorithm::ALL.map(Algorithm::code), [3, 5]);
-    assert_eq!(Algorithm::ALL.map(Algorithm::name), ["crc64-nvme", "nh"]);
-    let known = (0..=u8::MAX).filter(|&code| Algorithm::from_code(code).is_some()).count();
-    assert_eq!(known, Algorithm::ALL.len());
+    assert_eq!(ChecksumKind::ALL.map(ChecksumKind::code), [3, 5]);
+    assert_eq!(ChecksumKind::ALL.map(ChecksumKind::name), ["crc64-nvme", "nh"]);
+    let known = (0..=u8::MAX).filter(|&code| ChecksumKind::from_code(code).is_some()).count();
+    assert_eq!(known, ChecksumKind::ALL.len());
 }
 
 proptest! {
@@ -46,7 +46,7 @@ proptest! {
 
     #[test]
     fn never_zero(words in prop::collection::vec(any::<u64>(), 0..=64), seed: u64) {
-        for algorithm in Algorithm::ALL {
+        for algorithm in ChecksumKind::ALL {
             prop_assert_ne!(algorithm.checksum(&KEYS, &words, seed), 0);
         }
     }
@@ -55,7 +55,7 @@ proptest! {
     #[test]
     fn seeds_give_different_sums(words in prop::collection::vec(any::<u64>(), 0..=64), seed: u64, other: u64) {
         prop_assume!(seed != other);
-        for algorithm in Algorithm::ALL {
+        for algorithm in ChecksumKind::ALL {
             prop_assert_ne!(algorithm.checksum(&KEYS, &words, seed), algorithm.checksum(&KEYS, &words, other));
         }
     }
@@ -64,7 +64,7 @@ proptest! {
 /// Neighbouring rows, and rows that differ in one bit of the seed, have different sums, also for images of zeros.
 #[test]
 fn neighbouring_rows_differ() {
-    for algorithm in Algorithm::ALL {
+    for algorithm in ChecksumKind::ALL {
         for words in [vec![0; 14], random_words(14, 3)] {
             let mut sums: Vec<u64> = (0..4096).map(|row| algorithm.checksum(&KEYS, &words, row)).collect();
             sums.extend((12..64).map(|bit| algorithm.checksum(&KEYS, &words, 1 << bit)));
@@ -80,7 +80,7 @@ fn neighbouring_rows_differ() {
 #[test]
 fn zeros_never_verify() {
     let zeros = [0; 64];
-    for algorithm in Algorithm::ALL {
+    for algorithm in ChecksumKind::ALL {
         for len in 0..=zeros.len() {
             for seed in (0..64).map(|bit| 1 << bit).chain([0, u64::MAX]) {
                 assert_ne!(
@@ -98,7 +98,7 @@ fn zeros_never_verify() {
 /// Zeros of different lengths have different sums.
 #[test]
 fn lengths_matter() {
-    for algorithm in Algorithm::ALL {
+    for algorithm in ChecksumKind::ALL {
         for seed in [0, 1, u64::MAX] {
             let mut sums: Vec<u64> = (0..=64).map(|len| algorithm.checksum(&KEYS, &vec![0; len], seed)).collect();
             sums.sort_unstable();
@@ -110,7 +110,7 @@ fn lengths_matter() {
 
 #[test]
 fn single_bit_flips_are_detected() {
-    for algorithm in Algorithm::ALL {
+    for algorithm in ChecksumKind::ALL {
         for len in 1..=WORDS_MAX {
             let mut words = random_words(len, len as u64);
             let sum = algorithm.checksum(&KEYS, &words, 5);
@@ -125,7 +125,7 @@ fn single_bit_flips_are_detected() {
 
 #[test]
 fn swapped_words_are_detected() {
-    for algorithm in Algorithm::ALL {
+    for algorithm in ChecksumKind::ALL {
         let mut words = random_words(WORDS_MAX, 77);
         let sum = algorithm.checksum(&KEYS, &words, 5);
         for first in 0..WORDS_MAX {
@@ -142,7 +142,7 @@ fn swapped_words_are_detected() {
 #[test]
 fn torn_rows_are_detected() {
     let (old, new) = (random_words(16, 1), random_words(16, 2));
-    for algorithm in Algorithm::ALL {
+    for algorithm in ChecksumKind::ALL {
         let sums = [algorithm.checksum(&KEYS, &old, 5), algorithm.checksum(&KEYS, &new, 5)];
         for cut in 1..16 {
             let torn = [&new[..cut], &old[cut..]].concat();
@@ -161,7 +161,7 @@ fn images_chosen_by_keys_collide_under_those_alone() {
             old[2 * pair] = KEYS.key(2 * pair).wrapping_neg();
             let mut new = old.clone();
             new[2 * pair + 1] ^= 0xdead_beef;
-            let sums = |keys: &NhKeys| [&old, &new].map(|image| Algorithm::Nh.checksum(keys, image, 5));
+            let sums = |keys: &NhKeys| [&old, &new].map(|image| ChecksumKind::Nh.checksum(keys, image, 5));
             let [known, unknown] = [sums(&KEYS), sums(&NhKeys::new([1; 4]))];
             assert_eq!(known[0], known[1], "{len} words, pair {pair}: the attack works with the keys");
             assert_ne!(unknown[0], unknown[1], "{len} words, pair {pair}");
@@ -174,7 +174,7 @@ fn images_chosen_by_keys_collide_under_those_alone() {
 fn free_functions_agree() {
     for len in 0..=WORDS_MAX {
         let words = random_words(len, 8);
-        assert_eq!(Algorithm::Nh.checksum(&KEYS, &words, 1), nh(&KEYS, &words, 1));
+        assert_eq!(ChecksumKind::Nh.checksum(&KEYS, &words, 1), nh(&KEYS, &words, 1));
     }
 }
 

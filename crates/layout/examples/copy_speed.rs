@@ -1,12 +1,12 @@
 //! Prints the time of a copy of values of 1 KiB and 64 KiB out of 256 MiB of shared words, with a checksum and without.
-//! It only reports: nothing is enforced. `cargo run --release -p guira-sum --example copy_speed`
+//! It only reports: nothing is enforced. `cargo run --release -p guira-layout --example copy_speed`
 
 use std::hint::black_box;
 use std::time::Instant;
 
 use guira_fabric::SplitMix64;
 use guira_fabric::memory::{AtomicU64, Word, prefetch, read_words};
-use guira_sum::{BLOCK_WORDS, NhKeys, nh, nh_copying, with_le_bytes};
+use guira_layout::sum::{BLOCK_WORDS, NhKeys, nh, nh_copying, with_le_bytes};
 
 /// Number of words that values are copied from: more than any cache has.
 const WORDS: usize = 32 << 20;
