@@ -5,8 +5,9 @@ use std::net::Ipv6Addr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use guira::errors::UrlError;
+use guira::{RdmaNode, Url};
 use guira_session::client::Endpoint;
-use guira_url::{RdmaNode, Url, UrlError};
 
 use super::{Answer, Seed};
 

@@ -4,11 +4,11 @@ use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use crate::url::Backend;
 use guira_fabric::Region;
 use guira_fabric_shm::{Attempt, CreateError, CreateOptions as RegionOptions, Location, ShmError, ShmRegion};
 use guira_layout::{Geometry, Secret, Superblock, TableConfig};
 use guira_rcuckoo::{FormatError, Table, TableError, destroy_table, format_table};
-use guira_url::Backend;
 
 use crate::fabric::FabricRegion;
 use crate::mismatch::mismatches;

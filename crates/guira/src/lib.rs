@@ -231,6 +231,7 @@ mod successor;
 mod tls_file;
 mod token_file;
 pub mod typed;
+mod url;
 mod wait;
 
 /// The result of an operation that can fail with [`enum@Error`].
@@ -243,8 +244,6 @@ pub use guira_layout::{EntryFormat, Preset};
 pub use guira_rcuckoo::{
     Counters, Error as OperationError, ErrorKind as OperationErrorKind, Grown, Operation, RowGuess,
 };
-pub use guira_url::Url;
-pub use guira_url::{RdmaDevice, RdmaNode};
 pub use options::{CreateOptions, CreateProgress, OnMismatch, OpenOptions, Reopen};
 pub use pool::{Pool, PoolStatus, PooledClient};
 pub use reader::Reader;
@@ -255,6 +254,7 @@ pub use store::Store;
 #[cfg(feature = "tls")]
 pub use tls_file::{ClientTls, NodeTls};
 pub use token_file::AccessToken;
+pub use url::{RdmaDevice, RdmaNode, Url};
 
 /// Administration of tables: statistics, checks, repairs, memory nodes, the list of a host's tables, and what a host
 /// needs for them.
@@ -287,13 +287,13 @@ pub mod errors {
     pub use guira_session::node::NodeError;
     pub use guira_session::tls::TlsError;
     pub use guira_session::wire::{CloseReason, WireError};
-    pub use guira_url::UrlError;
 
     pub use crate::error::InsufficientSpace;
     pub use crate::mismatch::Mismatch;
     pub use crate::slot_locks::SlotLock;
     pub use crate::tls_file::TlsFileError;
     pub use crate::token_file::TokenFileError;
+    pub use crate::url::UrlError;
 }
 
 /// Rows, locks and slots in memory, for programs that inspect a table directly: [`Store::table`].

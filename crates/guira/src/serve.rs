@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::url::RdmaDevice;
 use guira_fabric::memory::{Ordering, SharedWords};
 use guira_fabric::{Caps, Region, Space};
 use guira_fabric_shm::{NameLoss, ShmError, ShmRegion};
@@ -15,7 +16,6 @@ use guira_layout::Segments;
 use guira_rcuckoo::Table;
 use guira_session::node::{Node, NodeAccess, NodeHandle, NodeOptions, Service};
 use guira_session::wire::{Fabric, Grant, Token};
-use guira_url::RdmaDevice;
 
 #[cfg(feature = "tls")]
 use crate::NodeTls;

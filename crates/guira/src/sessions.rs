@@ -12,6 +12,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::url::{NodeAddress, RdmaDevice, RdmaNode};
 use guira_fabric::signals::without_signals;
 use guira_fabric::{FabricError, Region};
 use guira_fabric_tcp::TcpRegion;
@@ -21,7 +22,6 @@ use guira_rcuckoo::{Table, TableError, open_table};
 use guira_session::client::{self, ConnectError, ConnectOptions, NodeSession};
 use guira_session::tls::TlsError;
 use guira_session::wire::{CloseReason, Grant, PriorSession, SessionId, Token};
-use guira_url::{NodeAddress, RdmaDevice, RdmaNode};
 
 use crate::fabric::{FabricRegion, Waiting};
 use crate::options::Access;

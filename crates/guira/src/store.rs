@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use crate::url::Backend;
 use guira_check::{CheckOptions, CheckReport, Concurrency, ProblemKind, check_table};
 use guira_fabric::{FabricError, FenceProof, Lane, Region, SlotHold, pause_until};
 use guira_fabric_shm::{Attempt, NameLoss, ShmError, ShmRegion};
@@ -14,7 +15,6 @@ use guira_rcuckoo::{
     ClientConfig, RowPredictor, SlotClient, Table, TableError, claim_generation, open_table, read_map, read_slot,
     reserve_table, slots,
 };
-use guira_url::Backend;
 
 use crate::admin::{ClientState, Stat};
 use crate::aio::Taken;

@@ -10,7 +10,7 @@ mod host;
 mod rdma;
 mod table;
 
-use guira_url::{Backend, NodeAddress, RdmaNode};
+use crate::url::{Backend, NodeAddress, RdmaNode};
 
 use crate::{OpenOptions, Url};
 

@@ -8,7 +8,7 @@ use guira_fabric_verbs::{
     AtomicScope, Device, DeviceLimits, DeviceOptions, GidEntry, GidKind, Target, VerbsError, mlx5_library_is_installed,
 };
 
-use guira_url::RdmaNode;
+use crate::url::RdmaNode;
 
 use super::{CheckState, DoctorCheck};
 

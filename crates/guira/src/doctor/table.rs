@@ -1,6 +1,7 @@
 //! Checks of the way to a table, and of the table. The way is judged by one attempt to open it: each error belongs to a
 //! step, and the steps before it are fine.
 
+use crate::url::{Backend, NodeAddress};
 use guira_fabric::{FabricError, shell_word};
 use guira_fabric_shm::{Attempt, ShmError, check_directory};
 use guira_fabric_verbs::{AttachError, VerbsError};
@@ -8,7 +9,6 @@ use guira_layout::SuperblockError;
 use guira_rcuckoo::TableError;
 use guira_session::client::ConnectError;
 use guira_session::wire::{CloseReason, Fabric};
-use guira_url::{Backend, NodeAddress};
 
 use super::DoctorCheck;
 use crate::create::file_of;
@@ -248,9 +248,9 @@ mod tests {
     use std::path::PathBuf;
     use std::sync::Arc;
 
+    use crate::url::RdmaNode;
     use guira_fabric_shm::Attempt;
     use guira_session::client::Endpoint;
-    use guira_url::RdmaNode;
 
     use super::*;
     use crate::admin::CheckState;

@@ -1,5 +1,5 @@
 //! Prints the time of a copy of values of 1 KiB and 64 KiB out of 256 MiB of shared words, with a checksum and without.
-//! It only reports: nothing is enforced. `cargo run --release -p guira-layout --example copy_speed`
+//! It only reports: nothing is enforced. `cargo run --release -p guira-conformance --example copy_speed`
 
 use std::hint::black_box;
 use std::time::Instant;

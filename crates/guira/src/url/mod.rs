@@ -1,7 +1,5 @@
 //! URLs of tables: `shm://name`, `file:///path`, `tcp://host:port` or `rdma://host:port`, where the port is optional.
 
-#![forbid(unsafe_code)]
-
 use std::fmt::{self, Write};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -28,7 +26,7 @@ pub use rdma::{RdmaDevice, RdmaNode};
 /// ```
 /// use std::path::Path;
 ///
-/// use guira_url::{Url, UrlError};
+/// use guira::{Url, errors::UrlError};
 ///
 /// # fn main() -> Result<(), UrlError> {
 /// assert_eq!("shm://cache".parse(), Url::shm("cache"));
@@ -53,7 +51,7 @@ enum Kind {
 }
 
 /// The backend that holds a table's memory.
-pub enum Backend<'u> {
+pub(crate) enum Backend<'u> {
     /// A file that processes map into their memory.
     File(Location),
     /// A memory node.
@@ -62,7 +60,7 @@ pub enum Backend<'u> {
 
 /// The address of a memory node, and the fabric to reach it by. Displayed as a URL.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum NodeAddress {
+pub(crate) enum NodeAddress {
     /// A memory node that executes batches of verbs.
     Tcp(Endpoint),
     /// A memory node whose memory is registered with an RDMA device.
@@ -71,8 +69,7 @@ pub enum NodeAddress {
 
 impl NodeAddress {
     /// Returns the endpoint of the node's control connection.
-    #[must_use]
-    pub fn endpoint(&self) -> &Endpoint {
+    pub(crate) fn endpoint(&self) -> &Endpoint {
         match self {
             NodeAddress::Tcp(endpoint) => endpoint,
             NodeAddress::Rdma(node) => &node.endpoint,
@@ -206,8 +203,8 @@ impl Url {
         format!("rdma://{node}").parse()
     }
 
-    /// Returns the URL of a table without a name, in the memory of this process, as for `Store::create_unnamed` of
-    /// crate `guira`. It is shown as `memory://`, cannot be opened, and does not identify a table.
+    /// Returns the URL of a table without a name, in the memory of this process: [`crate::Store::create_unnamed`].
+    /// It is shown as `memory://`, cannot be opened, and does not identify a table.
     pub fn unnamed() -> Url {
         Url(Kind::Unnamed)
     }
@@ -229,7 +226,7 @@ impl Url {
     ///
     /// # Errors
     /// `BadName` for a table without a name.
-    pub fn backend(&self) -> Result<Backend<'_>, ShmError> {
+    pub(crate) fn backend(&self) -> Result<Backend<'_>, ShmError> {
         match &self.0 {
             Kind::Shm(name) => Ok(Backend::File(Location::shm(name)?)),
             Kind::File(path) => Ok(Backend::File(Location::file(path))),

@@ -1,8 +1,8 @@
 //! Prints the time of a checksum of a 128-byte row for each algorithm. It only reports: nothing is enforced.
 //!
 //! There are two numbers for each: for independent rows, of which the CPU processes several at once, and for a chain,
-//! in which each checksum is the seed of the next, so that the full latency shows. `cargo run --release -p guira-layout
-//! --example checksum_speed`
+//! in which each checksum is the seed of the next, so that the full latency shows. `cargo run --release -p
+//! guira-conformance --example checksum_speed`
 
 use std::{hint::black_box, time::Instant};
 

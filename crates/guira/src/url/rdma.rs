@@ -7,7 +7,7 @@ use std::fmt;
 
 use guira_session::client::Endpoint;
 
-use crate::is_canonical;
+use super::is_canonical;
 
 /// Maximum number of bytes of a device's name: the kernel's.
 const MAX_DEVICE_BYTES: usize = 63;
