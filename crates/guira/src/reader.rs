@@ -68,9 +68,9 @@ macro_rules! lookups {
             }
 
             /// Passes the bytes of the value of `key` that are in `range` to `see`, and returns what that returns, or
-            /// `None` if there is no such key. What of the range lies behind the value's end is left out. The bytes are
-            /// a copy, in a buffer that is kept for the next call, and were verified: `see` may take its time.
-            /// Otherwise the same as [`Self::get`], whose round trips it takes.
+            /// `None` if there is no such key. What of the range lies behind the value's end is left out. The bytes were
+            /// verified, and are a copy: `see` may take its time. They lie in a buffer that is kept for the next call,
+            /// as large as the largest value so far. Otherwise the same as [`Self::get`], whose round trips it takes.
             ///
             /// # Errors
             /// Same as [`Self::get`]; `see` is not called then.
@@ -94,11 +94,7 @@ macro_rules! lookups {
                 range: impl RangeBounds<usize>,
                 see: impl FnOnce(&[u8]) -> T,
             ) -> Result<Option<T>, Error> {
-                let mut value = std::mem::take(&mut self.0.value);
-                let found = self.get_into(key, &mut value);
-                let seen = found.map(|found| found.then(|| see(part_of(&value, range))));
-                self.0.value = value;
-                seen
+                Ok(self.contains(key)?.then(|| see(part_of(&self.0.value, range))))
             }
 
             /// Returns the value of `key` and the state it was read in, for a change that depends on it, or `None` if
@@ -180,12 +176,13 @@ macro_rules! lookups {
                 block_on(self.0.get_many_with(keys, visit));
             }
 
-            /// Whether the key exists. Round trips: as [`Self::get`], whose value is read and dropped.
+            /// Whether the key exists. Round trips: as [`Self::get`]: its value is read, too, into the buffer of
+            /// [`Self::get_with`].
             ///
             /// # Errors
             /// Same as [`Self::get`].
             pub fn contains(&mut self, key: &[u8]) -> Result<bool, Error> {
-                Ok(self.get_with(key, .., |_| ())?.is_some())
+                block_on(self.0.contains(key))
             }
 
             /// Returns what was sent and received since this was opened, opening excluded: round trips, messages by
