@@ -17,6 +17,8 @@ pub(crate) enum VerbKind {
     Read,
     Write,
     Swap,
+    /// A CAS that the element lets go on as a READ.
+    SwapAsRead,
     Add,
     /// The request of a call. It is alone in its batch.
     Call,
@@ -27,7 +29,7 @@ impl VerbKind {
         match self {
             VerbKind::Read => VerbClass::Read,
             VerbKind::Write => VerbClass::Write,
-            VerbKind::Swap | VerbKind::Add | VerbKind::Call => VerbClass::Atomic,
+            VerbKind::Swap | VerbKind::SwapAsRead | VerbKind::Add | VerbKind::Call => VerbClass::Atomic,
         }
     }
 }
@@ -78,6 +80,7 @@ pub(crate) struct Batch {
 struct Posted {
     index: usize,
     addr: Addr,
+    kind: VerbKind,
     /// Of a CAS, the words that it compares and stores.
     words: Option<[u64; 2]>,
 }
@@ -160,7 +163,8 @@ impl Batch {
         let first = sent.addr.word() as usize;
         let words = memory.space(sent.addr.space());
         match sent.kind {
-            VerbKind::Read => {
+            // The first word of a CAS's data is the one that it found.
+            VerbKind::Read | VerbKind::SwapAsRead => {
                 let into = &mut self.data[start + part.start..start + part.end];
                 read_words(&words[first + part.start..first + part.end], into);
                 into.first().copied().unwrap_or(0)
@@ -191,7 +195,7 @@ impl Batch {
         Some(match kind {
             VerbKind::Read => Passing::Read { addr, words },
             VerbKind::Write => Passing::Write { addr, words: &data[..words as usize] },
-            VerbKind::Swap => {
+            VerbKind::Swap | VerbKind::SwapAsRead => {
                 Passing::Cas { addr, compare: data[1], swap: data[2], compare_mask: data[3], swap_mask: data[4] }
             }
             VerbKind::Add => Passing::FetchAdd { addr, add: data[1] },
@@ -201,12 +205,20 @@ impl Batch {
 
     /// Rewrites verb `index`. Returns its new address, unless it goes on as it came.
     pub(crate) fn rewrite(&mut self, index: usize, rewrite: Rewrite) -> Option<Addr> {
-        let (addr, words) = match rewrite {
+        let Sent { addr: posted_addr, kind, .. } = self.sent[index];
+        let (addr, kind, words) = match rewrite {
             Rewrite::Nothing => return None,
-            Rewrite::Address(addr) => (addr, None),
-            Rewrite::Cas { addr, compare, swap } => (addr, Some([compare, swap])),
+            Rewrite::Address(addr) => (addr, kind, None),
+            Rewrite::Cas { addr, compare, swap } => {
+                assert_eq!(kind, VerbKind::Swap, "only a CAS compares and stores words");
+                (addr, kind, Some([compare, swap]))
+            }
+            Rewrite::Read => {
+                assert_eq!(kind, VerbKind::Swap, "only a CAS goes on as a READ");
+                (posted_addr, VerbKind::SwapAsRead, None)
+            }
         };
-        let posted = self.replace(Posted { index, addr, words });
+        let posted = self.replace(Posted { index, addr, kind, words });
         self.rewritten.push(posted);
         Some(addr)
     }
@@ -219,18 +231,18 @@ impl Batch {
         }
     }
 
-    /// Replaces the address of a verb, and the words of a CAS if there are any. Returns what was there.
+    /// Replaces the address and the kind of a verb, and the words of a CAS if there are any. Returns what was there.
     fn replace(&mut self, by: Posted) -> Posted {
         let sent = &mut self.sent[by.index];
         let addr = std::mem::replace(&mut sent.addr, by.addr);
+        let kind = std::mem::replace(&mut sent.kind, by.kind);
         let words = by.words.map(|words| {
-            assert_eq!(sent.kind, VerbKind::Swap, "only a CAS compares and stores words");
             let data = &mut self.data[sent.start as usize + 1..][..2];
             let posted = [data[0], data[1]];
             data.copy_from_slice(&words);
             posted
         });
-        Posted { addr, words, ..by }
+        Posted { addr, kind, words, ..by }
     }
 
     /// Returns the word that atomic `index` found.
@@ -300,7 +312,7 @@ impl Batch {
 
     /// Copies the words that atomics found to `found`, in batch order, as many as fit. Returns the number of atomics.
     pub(crate) fn receive_atomics(&self, found: &mut [u64]) -> usize {
-        let atomics = self.sent.iter().filter(|sent| matches!(sent.kind, VerbKind::Swap | VerbKind::Add));
+        let atomics = self.sent.iter().filter(|sent| sent.kind.class() == VerbClass::Atomic);
         let mut starts: Vec<u32> = atomics.map(|sent| sent.start).collect();
         starts.sort_unstable();
         for (into, start) in found.iter_mut().zip(&starts) {

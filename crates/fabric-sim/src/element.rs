@@ -22,6 +22,13 @@ pub trait Element {
     /// Sees the word that atomic `verb` found, and may replace it. Nobody knows whether it reaches the client.
     fn reply(&mut self, queue_pair: u32, verb: u32, found: &mut u64);
 
+    /// Makes the answer to CAS `verb`, which went on as a READ, of the word that this found. `None` if the element has
+    /// forgotten it: then the answer of a READ reaches a client that did not ask for one, and its connection is lost.
+    fn answer(&mut self, queue_pair: u32, verb: u32, found: u64) -> Option<u64> {
+        let _ = (queue_pair, verb, found);
+        None
+    }
+
     /// Forgets everything. That can happen at any time, also between a request and its reply.
     fn reset(&mut self);
 
@@ -36,6 +43,10 @@ impl<E: Element + ?Sized> Element for Box<E> {
 
     fn reply(&mut self, queue_pair: u32, verb: u32, found: &mut u64) {
         (**self).reply(queue_pair, verb, found);
+    }
+
+    fn answer(&mut self, queue_pair: u32, verb: u32, found: u64) -> Option<u64> {
+        (**self).answer(queue_pair, verb, found)
     }
 
     fn reset(&mut self) {
@@ -102,6 +113,8 @@ pub enum Rewrite {
         /// The word that it stores.
         swap: u64,
     },
+    /// A CAS as a READ of its word, which [`Element::answer`] makes an answer of.
+    Read,
 }
 
 impl World {
@@ -130,9 +143,18 @@ impl World {
     pub(crate) fn answer_through_element(&mut self, lane: u32, index: usize) {
         let Some(element) = &mut self.element else { return };
         let state = &mut self.lanes[lane as usize];
-        if matches!(state.batch.sent[index].kind, VerbKind::Swap | VerbKind::Add) {
-            let queue_pair = state.queue_pair.unwrap_or(lane);
-            element.reply(queue_pair, index as u32, state.batch.found_mut(index));
+        let queue_pair = state.queue_pair.unwrap_or(lane);
+        match state.batch.sent[index].kind {
+            VerbKind::Swap | VerbKind::Add => element.reply(queue_pair, index as u32, state.batch.found_mut(index)),
+            VerbKind::SwapAsRead => {
+                let found = state.batch.found_mut(index);
+                match element.answer(queue_pair, index as u32, *found) {
+                    Some(answer) => *found = answer,
+                    None if state.has_failed => {}
+                    None => self.lose_connection(lane),
+                }
+            }
+            VerbKind::Read | VerbKind::Write | VerbKind::Call => {}
         }
     }
 }

@@ -46,10 +46,7 @@ impl World {
                     return Injected::Stop(self.postpone(lane, index, self.now_ns.saturating_add(by_ns)));
                 }
                 Fault::LoseConnection(lost) => {
-                    self.log_event(lane, EventKind::Disconnected);
-                    let state = &mut self.lanes[lane as usize];
-                    state.is_lost = true;
-                    state.has_failed = true;
+                    self.lose_connection(lane);
                     match lost {
                         Lost::Reply => continue,
                         Lost::Request => {}
@@ -68,6 +65,15 @@ impl World {
             }
         }
         Injected::Proceed
+    }
+
+    /// Loses the connection of a lane: its client gets no answer to the batch in flight.
+    #[cold]
+    pub(crate) fn lose_connection(&mut self, lane: u32) {
+        self.log_event(lane, EventKind::Disconnected);
+        let state = &mut self.lanes[lane as usize];
+        state.is_lost = true;
+        state.has_failed = true;
     }
 
     /// Executes the first `units` atomic units of a WRITE.

@@ -64,7 +64,7 @@ impl Latencies {
         *free_ns = now_ns.max(*free_ns) + occupied_ns;
         let link_ns = *free_ns;
         match sent.kind {
-            VerbKind::Read | VerbKind::Write | VerbKind::Call => link_ns,
+            VerbKind::Read | VerbKind::SwapAsRead | VerbKind::Write | VerbKind::Call => link_ns,
             VerbKind::Swap | VerbKind::Add => {
                 let takes_ns = self.network.atomic_ns(sent.addr.space());
                 link_ns.max(self.words.serve(sent.addr, now_ns, takes_ns))

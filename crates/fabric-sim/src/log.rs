@@ -86,7 +86,7 @@ pub struct Part {
 impl EventKind {
     pub(crate) fn verb(kind: VerbKind, part: Part) -> EventKind {
         match kind {
-            VerbKind::Read => EventKind::Read(part),
+            VerbKind::Read | VerbKind::SwapAsRead => EventKind::Read(part),
             VerbKind::Write => EventKind::Write(part),
             VerbKind::Swap => EventKind::Swap(part),
             VerbKind::Add => EventKind::Add(part),

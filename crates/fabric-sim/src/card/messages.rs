@@ -46,7 +46,7 @@ pub(crate) fn payload_bytes(sent: &Sent) -> u64 {
 #[inline(always)]
 pub(crate) fn request_bytes(sent: &Sent, mtu_bytes: u64) -> u64 {
     let bytes = match sent.kind {
-        VerbKind::Read => READ_BYTES,
+        VerbKind::Read | VerbKind::SwapAsRead => READ_BYTES,
         VerbKind::Swap if sent.is_masked => MASKED_CAS_BYTES,
         VerbKind::Swap => CAS_BYTES,
         VerbKind::Add => FETCH_ADD_BYTES,
@@ -64,7 +64,7 @@ pub(crate) fn request_bytes(sent: &Sent, mtu_bytes: u64) -> u64 {
 #[inline(always)]
 pub(crate) fn reply_bytes(sent: &Sent, mtu_bytes: u64) -> u64 {
     match sent.kind {
-        VerbKind::Read => {
+        VerbKind::Read | VerbKind::SwapAsRead => {
             let payload = payload_bytes(sent);
             payload + packets(payload, mtu_bytes) * (READ_REPLY_BYTES + ETHERNET_BYTES)
         }

@@ -130,9 +130,11 @@ impl Node {
     pub(crate) fn reply(&mut self, sent: &Sent, now_ps: u64, cluster: &Cluster) -> u64 {
         let payload = payload_bytes(sent);
         let takes_ps = match (sent.kind, sent.addr.space()) {
-            (VerbKind::Read, Space::Main) => unit_ps(sent, cluster) + self.fetch(payload, now_ps, cluster),
+            (VerbKind::Read | VerbKind::SwapAsRead, Space::Main) => {
+                unit_ps(sent, cluster) + self.fetch(payload, now_ps, cluster)
+            }
             (VerbKind::Write, Space::Main) => self.store(sent, now_ps, cluster),
-            (VerbKind::Read | VerbKind::Write, Space::Device) => unit_ps(sent, cluster),
+            (VerbKind::Read | VerbKind::SwapAsRead | VerbKind::Write, Space::Device) => unit_ps(sent, cluster),
             (VerbKind::Swap | VerbKind::Add, Space::Main) => {
                 // The latency is part of the time for which the word is busy.
                 let pcie_ps = pcie_bytes(payload) * cluster.card.pcie_byte_ps;
@@ -213,8 +215,8 @@ impl Run {
 fn unit_ps(sent: &Sent, cluster: &Cluster) -> u64 {
     let card = &cluster.card;
     let message_ps = match sent.kind {
-        VerbKind::Read if sent.words <= 1 => card.word_read_ps,
-        VerbKind::Read => card.read_ps + payload_bytes(sent) * card.read_byte_ps,
+        VerbKind::Read | VerbKind::SwapAsRead if sent.words <= 1 => card.word_read_ps,
+        VerbKind::Read | VerbKind::SwapAsRead => card.read_ps + payload_bytes(sent) * card.read_byte_ps,
         VerbKind::Write | VerbKind::Call => return message_ps(payload_bytes(sent), cluster),
         VerbKind::Swap | VerbKind::Add => card.atomic_message_ps,
     };

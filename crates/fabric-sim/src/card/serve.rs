@@ -149,7 +149,7 @@ impl Cards {
         passage.stage = Stage::TakesEffect;
         let sent = &batch.sent[index];
         match sent.kind {
-            VerbKind::Read | VerbKind::Write | VerbKind::Call => passage.run.starts_ps,
+            VerbKind::Read | VerbKind::SwapAsRead | VerbKind::Write | VerbKind::Call => passage.run.starts_ps,
             VerbKind::Swap | VerbKind::Add => self.node.execute_atomic(sent, passage.run.starts_ps, &self.cluster),
         }
     }

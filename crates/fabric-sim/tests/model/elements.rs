@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::memory::Ordering;
-use guira_fabric::{Addr, FabricError, Lane, Profile, Region, Verb, post};
+use guira_fabric::{Addr, Effect, FabricError, Lane, Profile, Region, Verb, post};
 use guira_fabric_sim::{
     Card, ClientFault, ClientId, Cluster, Element, EventKind, Fault, FaultPlan, Lost, Network, NodeEvent, NodeFault,
     Passing, Rewrite, Sim, SimLane, SimOptions, Stopped,
@@ -126,6 +126,65 @@ fn an_element_sees_and_rewrites_each_verb_of_a_batch() {
         );
         assert_eq!(replies, [Saw::Reply(1, 7), Saw::Reply(2, 9), Saw::Reply(3, 0)]);
         assert_eq!((word(&region, ASKED), word(&region, STEERED)), (5, 11));
+    }
+}
+
+/// An element that lets every CAS go on as a READ, and answers with one more than what that found, unless it forgets.
+struct Reads {
+    forgets: bool,
+}
+
+impl Element for Reads {
+    fn request(&mut self, _queue_pair: u32, _verb: u32, passing: Passing<'_>) -> Rewrite {
+        if matches!(passing, Passing::Cas { .. }) { Rewrite::Read } else { Rewrite::Nothing }
+    }
+
+    fn reply(&mut self, _queue_pair: u32, verb: u32, _found: &mut u64) {
+        assert_eq!(verb, 2, "only the addition is an atomic here");
+    }
+
+    fn answer(&mut self, _queue_pair: u32, verb: u32, found: u64) -> Option<u64> {
+        assert_eq!(verb, 1);
+        (!self.forgets).then_some(found + 1)
+    }
+
+    fn reset(&mut self) {}
+
+    fn state_bytes(&self) -> u64 {
+        0
+    }
+}
+
+/// A CAS that goes on as a READ changes nothing, and has the answer that the element makes of it. If there is none, the
+/// connection is lost; what stands behind it in the batch is executed all the same.
+#[test]
+fn a_cas_may_go_on_as_a_read() {
+    for (forgets, options) in
+        [false, true].into_iter().flat_map(|forgets| options(&FaultPlan::default()).map(|it| (forgets, it)))
+    {
+        let (region, ended) = (region(), Rc::new(Cell::new(false)));
+        let mut sim = Sim::new(region.clone(), &options);
+        sim.pass_through(Reads { forgets });
+        let noted = Rc::clone(&ended);
+        sim.spawn(move |region| async move {
+            let (mut lane, mut found, mut added) = (region.lane(), 0, 0);
+            let verbs = [
+                Verb::Write { addr: ASKED, words: &[7] },
+                Verb::Cas { addr: ASKED, compare: 7, swap: 9, found: &mut found },
+                Verb::FetchAdd { addr: ASKED, add: 5, found: &mut added },
+            ];
+            let posted = post(&mut lane, verbs).await;
+            match forgets {
+                false => assert_eq!((posted, found, added), (Ok(()), 8, 7)),
+                true => {
+                    assert_eq!(posted.expect_err("the answer was lost").effect(), Effect::Unknown);
+                    assert!(write(&mut lane, 1).await.is_err(), "the connection is lost");
+                }
+            }
+            noted.set(true);
+        });
+        assert_eq!((sim.run(), ended.get()), (Stopped::Ended, true));
+        assert_eq!(word(&region, ASKED), 12);
     }
 }
 
