@@ -99,6 +99,7 @@ fn run(storm: &Storm, progress: Progress<'_>) -> Result<RunStats, RunError> {
         queues: Queues::None,
         predictor_bytes: 0,
         client_config: ClientConfig::for_table(filled.table()),
+        knows_locks: false,
         audit: Audit::Whole,
     };
     simulated::run(&run, filled, &Network::of(Profile::Mlx5), &mut |passed_ns| {

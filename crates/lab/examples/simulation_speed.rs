@@ -68,6 +68,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             queues,
             predictor_bytes: 0,
             client_config: ClientConfig::for_table(filled.table()).across(&caps),
+            knows_locks: false,
             audit: Audit::Touched,
         };
         let started = Instant::now();

@@ -64,6 +64,7 @@ fn a_run(filled: &FilledTable, mix: Mix) -> Run {
         queues: Queues::None,
         predictor_bytes: 0,
         client_config: ClientConfig::for_table(filled.table()).across(&Profile::Mlx5.caps()),
+        knows_locks: false,
         audit: Audit::Whole,
     }
 }
@@ -421,6 +422,22 @@ fn a_load(filled: &FilledTable, clients: u32, inserts: u64) -> Run {
         let (hosts, span) = (clients.min(4), Span::UntilFull);
         *load = Load { clients, hosts, warm_ns: 0, span, most_inserts: inserts, ..load.clone() };
     })
+}
+
+/// Where clients poll, an element that knows locks takes atomics from the memory node, and nobody loses anything by it.
+#[test]
+fn an_element_that_knows_locks_spares_atomics() {
+    let filled = fill(&plan(Preset::Hardened, "fixed:4:4", 2_000, 2_000)).expect("nothing fails here");
+    let [without, with] = [false, true].map(|knows_locks| {
+        let a_run = with_load(a_run(&filled, Mix::YCSB_A), |load| load.theta = 1.5);
+        let client_config = ClientConfig { backoff_ns: 0, ..a_run.client_config };
+        let a_run = Run { knows_locks, client_config, ..a_run };
+        let stats = on(&a_run, filled.fork().expect("nothing fails here"), &Cluster::new(Card::ConnectX5).hosts(4));
+        assert_eq!(stats.violations, Vec::<String>::new());
+        assert_eq!(stats.element_bytes > 0, knows_locks);
+        stats.usage.busy_ns(Resource::NodeAtomics)
+    });
+    assert!(with < without, "atomics take {with} ns with the element, {without} without");
 }
 
 /// [R-GROW-8] A split costs what the protocol says, and nobody waits for it where nobody else is.

@@ -68,7 +68,8 @@ fn mistakes_are_refused_before_anything_is_measured() {
     refused(&["ask", "--clients", "0"], "clients is 0, but must be a whole number from 1");
     refused(&["ask", "--clients", "200", "--lock-bits", "8"], "200 clients are more than the 127 slots");
     refused(&["ask", "--rows-per-lock", "24"], "rows-per-lock is 24, but must be a power of two");
-    refused(&["ask", "--steering", "all"], "setting guira has no steering: remove it");
+    refused(&["ask", "--steering", "all"], "setting guira has steering locks");
+    refused(&["ask", "--setting", "clover", "--steering", "locks"], "setting clover has steering changes, all or");
     refused(&["ask", "--setting", "clover", "--element-keys", "8"], "element-keys is for an element: set steering");
     let no_keys = ["--steering", "changes", "--element-keys", "0"];
     refused(&[&["ask", "--setting", "clover"][..], &no_keys].concat(), "element-keys is 0, but must be");

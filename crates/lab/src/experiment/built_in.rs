@@ -14,7 +14,7 @@ pub struct BuiltInPlan {
 }
 
 /// Names and files.
-const FILES: [(&str, &str); 38] = [
+const FILES: [(&str, &str); 42] = [
     ("6a", include_str!("../../figures/6a.toml")),
     ("6b", include_str!("../../figures/6b.toml")),
     ("6c", include_str!("../../figures/6c.toml")),
@@ -53,6 +53,10 @@ const FILES: [(&str, &str); 38] = [
     ("clover-3", include_str!("../../figures/clover-3.toml")),
     ("clover-4", include_str!("../../figures/clover-4.toml")),
     ("clover-mix", include_str!("../../figures/clover-mix.toml")),
+    ("switch-locks", include_str!("../../figures/switch-locks.toml")),
+    ("switch-locks-tail", include_str!("../../figures/switch-locks-tail.toml")),
+    ("switch-locks-fairness", include_str!("../../figures/switch-locks-fairness.toml")),
+    ("switch-locks-bytes", include_str!("../../figures/switch-locks-bytes.toml")),
 ];
 
 /// Returns every built-in plan, in the order of reports.

@@ -6,7 +6,7 @@
 use guira::EntryFormat;
 use serde::{Deserialize, Serialize};
 
-use super::{Experiment, Hashing, InsertRow, Kind, LabError, Lookup, Mix, Setting};
+use super::{Experiment, Hashing, InsertRow, Kind, LabError, Lookup, Mix, Setting, Steered};
 
 /// A parameter of an experiment.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -70,11 +70,16 @@ const LINEAR: &[Setting] = &[Setting::Linear];
 /// The settings whose clients call a service.
 const CALLING: &[Setting] = &[Setting::Dummy, Setting::Clover];
 const CLOVER: &[Setting] = &[Setting::Clover];
+/// The settings that can have an element in front of the memory node.
+const STEERABLE: &[Setting] = &[Setting::Guira, Setting::AsPrinted, Setting::Clover];
 /// The names of all settings.
 const SETTINGS: [&str; 7] = ["guira", "as-printed", "as-run", "linear", "cuckoo", "dummy", "clover"];
 
 /// The names of lookups: of linear probing, and of cuckoo hashing.
 const LOOKUPS: [&str; 6] = ["fixed", "variable", "unbounded", "parallel", "sequential", "sequential-all"];
+
+/// What elements steer: of Clover, and of RCuckoo.
+const STEERED: [&str; 4] = ["changes", "all", "changes-as-printed", "locks"];
 
 /// Every parameter, in the order of plan files.
 pub const PARAMETERS: [Parameter; 46] = [
@@ -117,7 +122,7 @@ pub const PARAMETERS: [Parameter; 46] = [
     row("read-costs", "costs of READs in the model", "", Accepts::Name(&["printed", "measured"]), LINEAR),
     row("node-threads", "threads of the node's service", "", Accepts::Integer(1, 1024), CALLING),
     row("cache-keys", "keys that a client caches", "", Accepts::Integer(1, u32::MAX as i64), CLOVER),
-    row("steering", "what the element steers", "", Accepts::Name(&["changes", "all", "changes-as-printed"]), CLOVER),
+    row("steering", "what the element steers", "", Accepts::Name(&STEERED), STEERABLE),
     row("element-keys", "keys that the element knows", "", Accepts::Integer(1, u32::MAX as i64), CLOVER),
     row("compute-us", "computation of a client for an operation", "µs", Accepts::Number(0.0, 1_000.0), CLOVER),
     row("timeout-ms", "lock timeout", "ms", Accepts::Number(0.001, 60_000.0), RCUCKOO),
@@ -335,6 +340,12 @@ fn check_effects(experiment: &Experiment) -> Result<(), LabError> {
             return conflict(&format!("{name} is for inserts of setting as-run: remove it"));
         }
     }
+    if let Some(steered) = experiment.steering
+        && (steered == Steered::Locks) == (setting == Setting::Clover)
+    {
+        let has = if setting == Setting::Clover { "changes, all or changes-as-printed" } else { "locks" };
+        return conflict(&format!("setting {} has steering {has}", setting.name()));
+    }
     if experiment.element_keys.is_some() && experiment.steering.is_none() {
         return conflict("element-keys is for an element: set steering, or remove element-keys");
     }
@@ -436,7 +447,7 @@ fn changes_between(one: &str, other: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Mix, Steered};
+    use super::super::Mix;
     use super::*;
 
     fn text(value: &str) -> Value {
@@ -562,6 +573,12 @@ mod tests {
         assert_eq!(Experiment { workload: Mix::W, node_threads: Some(2), ..clover }.check(), Ok(()));
         assert!(message(Experiment { cache_keys: Some(0), ..clover }).contains("cache-keys is 0"));
         assert!(message(Experiment { element_keys: Some(8), ..clover }).contains("set steering"));
+        assert!(message(Experiment { steering: Some(Steered::Locks), ..clover }).contains("changes, all or"));
+        for setting in [Setting::Guira, Setting::AsPrinted] {
+            let steered = |steering| Experiment { setting, steering: Some(steering), ..default };
+            assert!(message(steered(Steered::All)).contains("has steering locks"));
+            assert_eq!(steered(Steered::Locks).check(), Ok(()));
+        }
         let steered = Experiment { steering: Some(Steered::Changes), element_keys: Some(8), ..clover };
         assert_eq!(steered.check(), Ok(()));
         assert!(message(Experiment { element_keys: Some(0), ..steered }).contains("element-keys is 0"));

@@ -170,7 +170,7 @@ pub enum ReadCosts {
     Measured,
 }
 
-/// The verbs that an element in front of the memory node steers to the end of a chain.
+/// The verbs that an element in front of the memory node rewrites: with Clover it sends some to the end of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Steered {
@@ -180,6 +180,8 @@ pub enum Steered {
     All,
     /// Changes, as the paper has it: also to entries whose CAS is still on its way, which loses some.
     ChangesAsPrinted,
+    /// Of RCuckoo: tries to take locks that the element knows to be taken, which go on as READs.
+    Locks,
 }
 
 /// The search for a cuckoo path.
@@ -315,7 +317,8 @@ pub struct Experiment {
     /// Keys that a client caches, with setting `clover`, at first the most popular ones; as many as there are entries if `None`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_keys: Option<u32>,
-    /// The verbs that an element in front of the memory node steers, with setting `clover`; there is none if `None`.
+    /// The verbs that an element in front of the memory node rewrites, with settings `clover`, `guira` and `as-printed`;
+    /// there is none if `None`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steering: Option<Steered>,
     /// Keys of which the element knows the end of the chain, the most popular ones; all if `None`.

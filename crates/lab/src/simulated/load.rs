@@ -20,6 +20,7 @@ use super::audit::audit;
 use super::client::{Claim, Failure, SimClient};
 use super::filled::FilledTable;
 use super::in_flight::all_of;
+use super::lock_element::LockElement;
 use super::predictors::Predictors;
 use super::records::Records;
 use super::run::{Deaths, Load, Queues, Run, RunError, RunStats, Testbed, Victims};
@@ -82,6 +83,9 @@ pub fn run(
         Queues::PerHost => run.load.hosts,
     };
     let mut sim = testbed.simulation(filled.region().clone(), run.load.seed);
+    if run.knows_locks {
+        sim.pass_through(LockElement::new(*filled.table().locks()));
+    }
     let work = Work::new(run.load.clone(), *filled.records(), filled.count(), filled.absent().to_vec());
     let predictors = Predictors::new(run, &filled, work.popularity.as_ref(), progress)?;
     let shared = Rc::new(Shared {

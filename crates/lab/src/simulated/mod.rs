@@ -48,6 +48,7 @@
 //!     queues: Queues::PerHost,
 //!     predictor_bytes: 0,
 //!     client_config,
+//!     knows_locks: false,
 //!     audit: Audit::Whole,
 //! };
 //! let network = Network::of(Profile::Mlx5);
@@ -62,6 +63,7 @@ mod client;
 mod filled;
 mod in_flight;
 mod load;
+mod lock_element;
 mod predictors;
 mod records;
 mod run;
@@ -74,6 +76,7 @@ pub use client::{Claim, Failure, SimClient};
 pub(crate) use filled::ready;
 pub use filled::{FillError, FillPlan, FillProgress, FilledTable, available_bytes};
 pub use load::run;
+pub use lock_element::LockElement;
 pub use records::{LOADED, Records, Repeats, ValueError};
 pub use run::{Audit, ClientTask, Compute, Deaths, Load, Mix, Queues, Run, RunError, RunStats, Testbed, Victims};
 pub use splits::SplitStats;

@@ -53,6 +53,8 @@ pub struct Run {
     pub predictor_bytes: usize,
     /// The clients' settings; each client's seed is its own.
     pub client_config: ClientConfig,
+    /// Whether there is an element that answers tries of locks that it knows to be taken.
+    pub knows_locks: bool,
     /// The part of the table that is checked at the end.
     pub audit: Audit,
 }
@@ -301,7 +303,7 @@ pub struct RunStats {
     pub splits: SplitStats,
     /// Verbs that were executed.
     pub verbs: u64,
-    /// Bytes of the state of the element in front of the node, at the end.
+    /// Bytes of the state of the element in front of the node, at the end of the measured time.
     pub element_bytes: u64,
     /// The use of the cluster's resources in the measured time.
     pub usage: Usage,

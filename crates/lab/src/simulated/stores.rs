@@ -70,7 +70,6 @@ pub fn run_store<S: Store + 'static>(
         Ok(())
     })?;
     work.stats.borrow_mut().verbs = sim.verbs();
-    work.stats.borrow_mut().element_bytes = sim.element_bytes();
     work.check_histories();
     Ok(work.stats.take())
 }

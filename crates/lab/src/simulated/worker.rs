@@ -106,6 +106,7 @@ impl Work {
             ..measurement.steadiness()
         };
         stats.usage = sim.usage().since(&before);
+        stats.element_bytes = sim.element_bytes();
         stats.inserts = self.inserts.get() - stats.full;
         drop(stats);
         if sim.run() != Stopped::Ended {

@@ -117,7 +117,9 @@ pub(super) fn progress(is_stopped: &dyn Fn() -> bool) -> impl FnMut(u64) -> Cont
 /// Returns the outcome of an experiment of the real protocol.
 pub(super) fn outcome_of(experiment: &Experiment, stats: &RunStats, options: &RunOptions) -> Outcome {
     let RunStats { counts, steadiness, usage, .. } = stats;
-    outcome(experiment, options, counts, *steadiness, usage, notes(stats))
+    let mut outcome = outcome(experiment, options, counts, *steadiness, usage, notes(stats));
+    outcome.answer.element_bytes = experiment.steering.map(|_| stats.element_bytes);
+    outcome
 }
 
 /// Returns the outcome of an experiment, of whatever setting.

@@ -11,7 +11,7 @@ use guira_rcuckoo::{ClientConfig, InsertRow, RowGuess, SearchOrder};
 use super::cell::failed;
 use crate::experiment::{
     Card, Experiment, Growth, Guess, Hashing, InsertRow as Choice, Kind, LabError, Mix, Queue, RunOptions, Search,
-    Setting,
+    Setting, Steered,
 };
 use crate::simulated::{
     Audit, Compute, Deaths, FillError, FillPlan, FilledTable, Load, Mix as Shares, Queues, Records, Run, Victims,
@@ -157,6 +157,7 @@ pub(super) fn configure(experiment: &Experiment, options: &RunOptions, least_us:
         },
         predictor_bytes: experiment.predictor_kib as usize * 1024,
         client_config,
+        knows_locks: experiment.steering == Some(Steered::Locks),
         audit: if experiment.entries > WHOLE_AUDIT_ENTRIES { Audit::Touched } else { Audit::Whole },
     };
     Ok(Configured { fill, cluster: cluster_of(experiment), run })

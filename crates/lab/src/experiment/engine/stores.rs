@@ -365,7 +365,6 @@ pub(super) fn measure(
     cell::check(&stats)?;
     let mut outcome = cell::outcome_of(experiment, &stats, options);
     outcome.answer.read_slots = read_slots;
-    outcome.answer.element_bytes = experiment.steering.map(|_| stats.element_bytes);
     let matches_per_s = stats.counts.matches as f64 * 1e9 / stats.steadiness.span_ns.max(1) as f64;
     outcome.answer.matches_mops = configured.table.repeats.map(|_| matches_per_s / 1e6);
     Ok(outcome)
