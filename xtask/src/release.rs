@@ -32,12 +32,13 @@ pub const STEPS: [Step; 17] = [
     Step { name: "long", title: "the long forms of tests, with GUIRA_LONG=1", run: long },
     Step {
         name: "soak",
-        title: "cargo xtask soak --seeds 20000, 4000 with --growth, and 10000 with --store clover",
+        title: "cargo xtask soak --seeds 20000, 4000 with --growth or --element, and 10000 with --store clover",
         run: |shell| {
             let growing = ["soak", "--growth", "--seeds", "4000"];
+            let element = ["soak", "--element", "--seeds", "4000"];
             let clover = ["soak", "--store", "clover", "--seeds", "10000"];
             let table = xtask(shell, &["soak", "--seeds", "20000"]);
-            table.then(|| xtask(shell, &growing)).then(|| xtask(shell, &clover))
+            table.then(|| xtask(shell, &growing)).then(|| xtask(shell, &element)).then(|| xtask(shell, &clover))
         },
     },
     Step {

@@ -14,8 +14,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use guira_lab::simulated::LockElement;
+use guira_rcuckoo::Table;
+
 use super::describe::describe;
-use super::run::{run, run_setup};
+use super::run::{run, run_behind, run_setup};
 use super::setup::Setup;
 use super::stores::Baseline;
 use super::tally::Counts;
@@ -32,8 +35,9 @@ const FILE_MS: u64 = 30_000;
 const MOST_FAILURES: usize = 100;
 const INTERRUPTED: u8 = 130;
 const USAGE: &str = "\
-usage: swarm soak [--from N] [--seeds N] [--threads N] [--growth | --store STORE] [--keep-going] [--format human|json]
-       swarm replay SEED [--growth | --store STORE] [--format human|json]
+usage: swarm soak [--from N] [--seeds N] [--threads N] [--growth | --element | --store STORE] [--keep-going]
+                  [--format human|json]
+       swarm replay SEED [--growth | --element | --store STORE] [--format human|json]
        swarm storm [--seconds S] [--deaths-per-second N] [--aimed] [--keys N] [--seed N] [--format human|json]
 stores: table (Guira's own, unless another is chosen), clover, linear, cuckoo, dummy";
 const STORES: &str = "one of table, clover, linear, cuckoo and dummy";
@@ -51,6 +55,8 @@ enum Subject {
     Tables,
     /// Tables that grow throughout: `--growth`.
     GrowingTables,
+    /// Tables behind an element: `--element`.
+    TablesBehindElement,
     /// A store to which RCuckoo is compared.
     Store(Baseline),
 }
@@ -77,6 +83,10 @@ impl Subject {
         let run = match self {
             Subject::Tables => run(seed, keep_events),
             Subject::GrowingTables => run_setup(Setup::growing(seed), keep_events),
+            Subject::TablesBehindElement => {
+                let element = |table: &Table| LockElement::new(*table.locks());
+                run_behind(Setup::behind_element(seed), keep_events, element)
+            }
             Subject::Store(store) => {
                 let run = store.run(seed, keep_events);
                 let description = if keep_events > 0 { run.describe() } else { String::new() };
@@ -95,6 +105,7 @@ impl Subject {
         match self {
             Subject::Tables => format!("cargo xtask replay {seed}"),
             Subject::GrowingTables => format!("cargo xtask replay {seed} --growth"),
+            Subject::TablesBehindElement => format!("cargo xtask replay {seed} --element"),
             Subject::Store(store) => format!("cargo xtask replay {seed} --store {}", store.name()),
         }
     }
@@ -138,7 +149,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<(Command, bool),
     };
     let (mut threads, mut subject) = (thread::available_parallelism().map_or(1, usize::from), None);
     let mut choose = |chosen: Subject| match subject.replace(chosen) {
-        Some(other) if other != chosen => Err("choose --growth or one --store".to_owned()),
+        Some(other) if other != chosen => Err("choose --growth, --element or one --store".to_owned()),
         _ => Ok(()),
     };
     while let Some(argument) = arguments.next() {
@@ -162,6 +173,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<(Command, bool),
             }
             "--seed" => storm.seed = value(option, &mut arguments, "a seed", |text| text.parse().ok())?,
             "--growth" => choose(Subject::GrowingTables)?,
+            "--element" => choose(Subject::TablesBehindElement)?,
             "--store" => choose(value(option, &mut arguments, STORES, Subject::of_name)?)?,
             "--keep-going" => keeps_going = true,
             "--format" => is_json = value(option, &mut arguments, "human or json", format_of)?,
@@ -477,6 +489,7 @@ mod tests {
             ("", Subject::Tables),
             (" --store table", Subject::Tables),
             (" --growth", Subject::GrowingTables),
+            (" --element", Subject::TablesBehindElement),
             (" --store clover", Subject::Store(Baseline::Clover)),
             (" --store dummy --store dummy", Subject::Store(Baseline::Dummy)),
         ] {
@@ -502,7 +515,7 @@ mod tests {
             ("soak --format xml", "--format is xml, but must be human or json"),
             ("soak --store", "--store needs a value: one of table, clover, linear, cuckoo and dummy"),
             ("soak --store fusee", "--store is fusee, but must be one of table, clover, linear, cuckoo and dummy"),
-            ("soak --store clover --growth", "choose --growth or one --store"),
+            ("soak --store clover --growth", "choose --growth, --element or one --store"),
             ("storm --store clover", "storm has Guira's own tables only"),
         ] {
             assert_eq!(parsed(wrong), Err(problem.to_owned()), "{wrong}");

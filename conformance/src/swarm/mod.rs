@@ -10,6 +10,9 @@
 //! the plan has faults in the middle of splits, stalls during which others split many segments, and in one of three runs
 //! a time in which the memory node has no memory for further segments and chunks.
 //!
+//! With `--element`, all clients are behind an element that answers for locks ([`guira_lab::simulated::LockElement`]),
+//! and loses what it knows at drawn times.
+//!
 //! Invariants: every client ends, and no operation fails without a reason in the plan; no segment is written before it
 //! has memory; every value that is read was written as a whole; each key's history is linearizable, with the table's
 //! final contents as its end; after each step that leaves no lock held the table is sound ([`Monitor`]); and in the end
@@ -33,7 +36,7 @@ pub use command::command;
 pub use describe::describe;
 pub use monitor::{Monitor, MonitorStats};
 pub use printed::{Lease, PrintedRun, RepairLog, run_printed, run_printed_examined};
-pub use run::{Run, run, run_changed, run_examined, run_setup};
+pub use run::{Run, run, run_behind, run_changed, run_examined, run_setup};
 pub use setup::{ROWS, Setup, round_trip_ns};
 pub use stores::{Baseline, StoreOptions, StoreRun, StoreSetup};
 pub use tally::{Counts, Tally};

@@ -1,7 +1,7 @@
 //! One run: clients under a drawn fault plan until all have ended, then a last client that must find everything in
 //! order.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -9,10 +9,11 @@ use guira_check::history::{Answer, Call, History, HistoryError, SEARCH_STEPS};
 use guira_check::{CheckOptions, Concurrency, check_table};
 use guira_fabric::{Profile, Region};
 use guira_fabric_sim::{
-    ClientId, Event, EventKind, FaultPlan, MemoryLimit, Network, NodeEvent, Sim, SimOptions, Stopped,
+    Card, ClientId, Cluster, Element, Event, EventKind, FaultPlan, MemoryLimit, Network, NodeEvent, Sim, SimOptions,
+    Stopped,
 };
 use guira_layout::{RowId, Segments, SuperblockError};
-use guira_rcuckoo::{TableError, open_table};
+use guira_rcuckoo::{Table, TableError, open_table};
 
 use super::member::{FILLER, Member, Shared};
 use super::monitor::Monitor;
@@ -63,6 +64,19 @@ pub fn run_changed(setup: Setup, keep_events: usize, change: impl FnOnce(&mut Fa
     run_seen(setup, keep_events, change, |_, _| Box::new(|_| ()))
 }
 
+/// Runs `setup` behind the element that `element` creates in front of its table.
+pub fn run_behind<E: Element + 'static>(setup: Setup, keep_events: usize, element: impl FnOnce(&Table) -> E) -> Run {
+    run_seen(
+        setup,
+        keep_events,
+        |_| (),
+        |bench, sim| {
+            sim.pass_through(element(&bench.table));
+            Box::new(|_| ())
+        },
+    )
+}
+
 /// Same as [`run_setup`], and examines every batch of the clients.
 pub fn run_examined(setup: Setup, forms: &BatchForms) -> Run {
     run_seen(
@@ -109,16 +123,22 @@ pub fn run_seen(
     if let Some(limit) = &mut plan.memory {
         leave_segments(&bench, limit);
     }
-    let network = Network::of(setup.profile);
-    let options = SimOptions { faults: plan.clone(), keep_events, ..SimOptions::new(setup.seed, network) };
+    let testbed = match setup.is_on_cluster {
+        true => SimOptions::on_cluster(setup.seed, Cluster::new(Card::ConnectX5)),
+        false => SimOptions::new(setup.seed, Network::of(setup.profile)),
+    };
+    let options = SimOptions { faults: plan.clone(), keep_events, ..testbed };
     let mut sim = Sim::new(bench.region.clone(), &options);
     let mut also = watch(&bench, &mut sim);
     let watch = Rc::new(RefCell::new(Monitor::new(&bench)));
     let (watcher, faults) = (Rc::clone(&watch), Rc::new(RefCell::new(Vec::new())));
+    let rewritten = Rc::new(Cell::new(0));
+    let counted = Rc::clone(&rewritten);
     let recorded = Rc::clone(&faults);
     sim.watch(move |event| {
         watcher.borrow_mut().see(event);
         also(event);
+        counted.set(counted.get() + u64::from(matches!(event.kind, EventKind::Rewritten(_))));
         if keep_events > 0 && is_fault(event) {
             recorded.borrow_mut().push(*event);
         }
@@ -146,6 +166,7 @@ pub fn run_seen(
     tally.runs = 1;
     tally.deaths = deaths;
     tally.verbs = verbs;
+    tally.rewritten = rewritten.get();
     tally.note(&stats);
     tally.flipped = u64::from(shared.can_flip);
     tally.reordered = u64::from(plan.relaxations.reorders());

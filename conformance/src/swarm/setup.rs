@@ -3,7 +3,9 @@
 use std::fmt;
 
 use guira_fabric::{Caps, Profile, SplitMix64};
-use guira_fabric_sim::{ClientFault, ClientId, Fault, FaultPlan, Hazard, Lost, MemoryLimit, Network, NodeEvent, Swarm};
+use guira_fabric_sim::{
+    ClientFault, ClientId, Fault, FaultPlan, Hazard, Lost, MemoryLimit, Network, NodeEvent, NodeFault, Swarm,
+};
 use guira_layout::{Preset, PresetOptions, RowId, Rules, Segments, TableConfig};
 use guira_rcuckoo::Table;
 
@@ -36,6 +38,9 @@ const VERBS_OF_SPLIT: u64 = 10;
 const VERBS_BEFORE_OLD: u64 = 2;
 /// Most reservations that a memory node grants before a shortage of memory begins: each split makes one or two.
 const MOST_GRANTS: u64 = 24;
+/// The shortest interval between resets of an element, and how many there are, each twice the one before.
+const RESET_INTERVAL_NS: u64 = 1_000;
+const RESET_INTERVALS: u64 = 8;
 /// Path MTUs: the smallest, that of Soft-RoCE, and the largest.
 pub(super) const PACKET_BYTES: [u64; 3] = [256, 1024, 4096];
 
@@ -87,6 +92,8 @@ pub struct Setup {
     pub deadline_ns: u64,
     /// The kinds of faults that may happen; the plan has some of them.
     pub hazards: Vec<Hazard>,
+    /// Whether the memory node has a card, before which verbs wait, instead of a network of latencies.
+    pub is_on_cluster: bool,
 }
 
 impl Setup {
@@ -190,6 +197,26 @@ impl Setup {
             },
             deadline_ns: if rng.below(2) == 0 { PATIENT_NS } else { IMPATIENT_TRIPS * round_trip_ns(profile) },
             hazards,
+            is_on_cluster: false,
+        }
+    }
+
+    /// Draws the parameters of `seed` for clients behind an element, which is reset now and then. Between the element and
+    /// the memory verbs wait for a card, so that others pass it meanwhile.
+    pub fn behind_element(seed: u64) -> Setup {
+        let drawn = Setup::any(seed);
+        let mut rng = SplitMix64(seed ^ 0x656c_656d_656e_7473);
+        let is_of_cards =
+            |hazard: &Hazard| !Hazard::QUEUE_PAIR.contains(hazard) && !matches!(hazard, Hazard::Split | Hazard::Swap);
+        let hazards = drawn.hazards.iter().copied().filter(is_of_cards).chain([Hazard::ElementReset]);
+        Setup {
+            profile: Profile::Mlx5,
+            // Clients lose their connection with what the element forgets.
+            newcomers: drawn.clients * 4,
+            hot_keys: (1 + rng.below(2)).min(drawn.keys),
+            hazards: hazards.collect(),
+            is_on_cluster: true,
+            ..drawn
         }
     }
 
@@ -274,11 +301,24 @@ impl Setup {
             flips: vec![(table.geometry().row(RowId(0)), table.rows().row_words() as u64 * table.config().rows)],
         };
         let mut plan = swarm.draw(self.seed);
+        if self.is_on_cluster && plan.node.iter().any(|fault| fault.fault == NodeEvent::ResetElement) {
+            self.draw_resets(swarm.span_ns, &mut plan.node);
+        }
         if self.growth_percent > 0 {
             self.draw_growth_faults(table, &mut plan);
             plan.memory = self.draw_shortage(table);
         }
         plan
+    }
+
+    /// Adds resets of the element, at equal intervals, for one run in two: the shortest is shorter than a round trip.
+    fn draw_resets(&self, span_ns: u64, node: &mut Vec<NodeFault>) {
+        let mut rng = SplitMix64(self.seed ^ 0x7265_7365_7473_2121);
+        let interval_ns = RESET_INTERVAL_NS << rng.below(RESET_INTERVALS);
+        if rng.below(2) == 0 {
+            let at_ns = (0..span_ns / interval_ns).map(|i| i * interval_ns);
+            node.extend(at_ns.map(|at_ns| NodeFault { at_ns, fault: NodeEvent::ResetElement }));
+        }
     }
 
     /// Draws a time in which the memory node has no memory for further segments and chunks, for one run in three.
@@ -360,7 +400,7 @@ impl fmt::Display for Setup {
             "seed {}: preset {}, format {}, entries a row {:?}, segments {:?} to {:?}, profile {} (packets of {} bytes \
              over a queue pair); {} clients in {} slots, up to {} newcomers, {} operations each, {} % of them of new \
              keys, {} % of them dropped; one in {} clients meets each kind of fault; {} keys, {} of them hot, {} put \
-             first; values of {:?} bytes, {} bytes for extents; deadline {} ns; hazards {:?}",
+             first; values of {:?} bytes, {} bytes for extents; deadline {} ns; on a cluster: {}; hazards {:?}",
             self.seed,
             self.preset,
             self.format,
@@ -382,6 +422,7 @@ impl fmt::Display for Setup {
             self.lengths,
             self.extent_bytes,
             self.deadline_ns,
+            self.is_on_cluster,
             self.hazards
         )
     }

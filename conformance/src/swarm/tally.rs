@@ -102,6 +102,8 @@ tally! {
     emptied,
     /// Runs with flipped bits.
     flipped,
+    /// Verbs that an element rewrote.
+    rewritten,
     /// Runs whose fabric took liberties of a queue pair.
     reordered,
     /// Operations whose effect is unknown.

@@ -24,7 +24,10 @@
 //!   there is memory again. The test fails unless more than 1,600 segments are split, 66 clients die in a split, 13
 //!   sleep through ten splits and go on, 200 reservations are refused, 50 inserts fail for it, and 50 segments are
 //!   split afterwards;
+//! - nothing is wrong in 300 runs (4,000) behind an element that lets tries of taken locks go on as READs, and forgets
+//!   what it knows at any time;
 //! - equal seeds give equal event logs;
+//! - an element that passes on an answer which it has forgotten is noticed;
 //! - a proof of death that comes too early is noticed, and so are rows that become visible after the release of their
 //!   lock.
 //!
@@ -35,9 +38,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
 use guira_conformance::storm::{Storm, Victims, storm};
-use guira_conformance::swarm::{PrintedRun, Run, Setup, Tally, run, run_changed, run_printed, run_setup};
+use guira_conformance::swarm::{PrintedRun, Run, Setup, Tally, run, run_behind, run_changed, run_printed, run_setup};
 use guira_fabric::Profile;
-use guira_fabric_sim::Hazard;
+use guira_fabric_sim::{Element, Hazard, Passing, Rewrite};
+use guira_lab::simulated::LockElement;
 use guira_testing::is_long;
 
 /// Failed seeds after which a test stops.
@@ -169,6 +173,72 @@ fn everything_holds_while_tables_grow() {
         ("refusals for lack of room", total.full, count / 10),
         ("snapshots", total.stable_scans, count / 2),
     ]);
+}
+
+/// The same behind an element that answers tries of locks which it knows to be taken, and forgets everything at drawn
+/// times: clients whose answer it has forgotten lose their connection, and nothing else happens.
+///
+/// [R-LOCK-2] [R-LOCK-3]
+#[test]
+fn everything_holds_behind_an_element_that_knows_locks() {
+    let count = if is_long() { 4_000 } else { 300 };
+    let run = |seed| run_behind(Setup::behind_element(seed), 0, |table| LockElement::new(*table.locks()));
+    let total = all_pass((0..count).collect(), " --element", run);
+    demand(&[
+        ("tries that went on as READs", total.rewritten, 10 * count),
+        ("deaths", total.deaths, count / 2),
+        ("lost connections", total.cut_off, count),
+        ("recoveries", total.recoveries, count),
+    ]);
+}
+
+/// The same in preset `paper`, whose locks have a bit each and are cleared whoever has them; without faults.
+#[test]
+fn printed_clients_lose_nothing_behind_an_element_that_knows_locks() {
+    let count = if is_long() { 1_000 } else { 100 };
+    let run = |seed| {
+        let drawn = Setup::printed(seed);
+        let setup = Setup { profile: Profile::Mlx5, hazards: Vec::new(), is_on_cluster: true, ..drawn };
+        run_behind(setup, 0, |table| LockElement::new(*table.locks()))
+    };
+    let (total, wrong) = run_all(count, run);
+    assert_eq!(wrong, []);
+    demand(&[("tries that went on as READs", total.rewritten, 10 * count)]);
+}
+
+/// An element that takes the word which a READ found for an answer: what it has forgotten may look like a lock that was
+/// won.
+struct Careless(LockElement);
+
+impl Element for Careless {
+    fn request(&mut self, queue_pair: u32, verb: u32, passing: Passing<'_>) -> Rewrite {
+        self.0.request(queue_pair, verb, passing)
+    }
+
+    fn reply(&mut self, queue_pair: u32, verb: u32, found: &mut u64) {
+        self.0.reply(queue_pair, verb, found);
+    }
+
+    fn answer(&mut self, queue_pair: u32, verb: u32, found: u64) -> Option<u64> {
+        Some(self.0.answer(queue_pair, verb, found).unwrap_or(found))
+    }
+
+    fn reset(&mut self) {
+        self.0.reset();
+    }
+
+    fn state_bytes(&self) -> u64 {
+        self.0.state_bytes()
+    }
+}
+
+/// An element that passes on what it has forgotten is noticed: a client takes its READ for a lock.
+#[test]
+fn an_element_that_answers_what_it_has_forgotten_is_noticed() {
+    let run = |seed| run_behind(Setup::behind_element(seed), 0, |table| Careless(LockElement::new(*table.locks())));
+    let (total, wrong) = run_until((0..1_000).collect(), ENOUGH_FAILURES, run);
+    println!("{} of {} seeds failed", wrong.len(), total.runs);
+    assert_eq!(wrong.len(), ENOUGH_FAILURES);
 }
 
 /// Equal seeds give equal runs, event by event; other seeds give others.
