@@ -20,12 +20,10 @@
 //!
 //! Cannot show: a network, which stores over TCP test.
 
-mod client;
 mod holes;
 mod hostile;
 mod lost;
 mod sessions;
-mod test_node;
 #[cfg(feature = "tls")]
 mod tls;
 mod verbs;

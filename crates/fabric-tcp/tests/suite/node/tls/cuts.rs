@@ -11,7 +11,7 @@ use pollster::block_on;
 
 use super::WAITING_MODES;
 use super::pki::TlsNode;
-use super::proxy::{Faults, Proxy};
+use crate::common::proxy::{Faults, Proxy};
 
 /// The bytes that TLS 1.3 adds to one record of data: its header, the inner type, and the authentication tag.
 const RECORD_BYTES: u64 = 5 + 1 + 16;

@@ -22,6 +22,5 @@ mod drops;
 mod faults;
 mod hostile;
 mod mock_node;
-mod proxy;
 mod shared;
 mod verbs;

@@ -7,8 +7,8 @@ use guira_fabric_tcp::TcpRegion;
 use guira_session::client::{ConnectOptions, Endpoint, Waiting};
 use guira_session::wire::{CloseReason, Grant, Hello, Kind, Reserve};
 
-use crate::client::{Client, HELLO};
-use crate::test_node::{DEVICE_BYTES, TestNode, options};
+use crate::common::client::{Client, HELLO};
+use crate::common::test_node::{DEVICE_BYTES, TestNode, options};
 
 const MIB: u64 = 1 << 20;
 const MAIN_BYTES: u64 = 64 * MIB;
@@ -182,7 +182,7 @@ fn impossible_requests_end_the_session() {
         assert_eq!(client.close_reason(), CloseReason::ProtocolError, "{body:?}");
     }
     // A node with all of its memory has nothing to do.
-    let whole = crate::test_node::heap(options());
+    let whole = crate::common::test_node::heap(options());
     let client = connect(&whole, Grant::ReadWrite, Waiting::InPlace);
     reserve(&client, 0..4096).expect("it has it");
 }

@@ -6,8 +6,8 @@ use guira_fabric::{Addr, FabricError, Verb};
 use guira_fabric_tcp::batch;
 use guira_session::wire::{self, Fabric, Grant, HEADER_WORDS, Hello, Kind, MAX_BATCH_VERBS, MAX_VERB_WORDS};
 
-use crate::client::{Client, HELLO};
-use crate::test_node::{DEVICE_BYTES, MAIN_BYTES, REGION_ID, on_each_region, options};
+use crate::common::client::{Client, HELLO};
+use crate::common::test_node::{DEVICE_BYTES, MAIN_BYTES, REGION_ID, on_each_region, options};
 
 #[test]
 fn the_verbs_of_a_batch_take_effect_in_order() {

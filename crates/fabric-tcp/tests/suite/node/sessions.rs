@@ -16,8 +16,8 @@ use guira_session::wire::{
 
 use guira_testing::{patience, wait_until};
 
-use crate::client::{Client, HELLO};
-use crate::test_node::{TestNode, heap, heap_region, on_each_region, options};
+use crate::common::client::{Client, HELLO};
+use crate::common::test_node::{TestNode, heap, heap_region, on_each_region, options};
 
 #[test]
 fn a_slot_is_granted_only_when_its_last_session_has_ended() {

@@ -20,9 +20,9 @@ use guira_session::node::MAX_HOLDS;
 use guira_session::wire::{self, Kind, MAX_VERB_WORDS};
 use rustix::process::setpriority_process;
 
-use crate::StopOnDrop;
-use crate::client::Client;
-use crate::test_node::{TestNode, options, shm_region};
+use super::StopOnDrop;
+use crate::common::client::Client;
+use crate::common::test_node::{TestNode, options, shm_region};
 
 /// The READs of the honest client in each phase, and the pause between two of them.
 const READS: usize = 2_000;

@@ -15,8 +15,8 @@ use guira_session::node::{Node, NodeError, NodeHandle};
 use guira_session::wire::{CloseReason, Kind};
 use guira_testing::{process_name, unique_name, wait_until};
 
-use crate::client::Client;
-use crate::test_node::{self, DEVICE_BYTES, MAIN_BYTES, options};
+use crate::common::client::Client;
+use crate::common::test_node::{self, DEVICE_BYTES, MAIN_BYTES, options};
 
 /// The value of every word of the region.
 const MARK: u64 = 0x5a5a_5a5a_5a5a_5a5a;

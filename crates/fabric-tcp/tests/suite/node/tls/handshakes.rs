@@ -13,8 +13,8 @@ use guira_session::wire::{CloseReason, Token};
 use guira_testing::patience;
 
 use super::pki::{Authority, HOST, TlsNode, Usage, Valid, client, server};
-use crate::client::Client;
-use crate::test_node::{TestNode, heap, heap_region, options};
+use crate::common::client::Client;
+use crate::common::test_node::{TestNode, heap, heap_region, options};
 
 fn connect(node: &TestNode, host: &str, tls: Option<TlsClient>) -> Result<TcpRegion, ConnectError> {
     let options = ConnectOptions::new(Endpoint::new(host, node.addr.port()));

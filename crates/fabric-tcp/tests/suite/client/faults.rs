@@ -11,8 +11,8 @@ use guira_session::wire::{Fabric, HEADER_WORDS, Hello};
 use guira_testing::{is_long, patience};
 use pollster::block_on;
 
-use crate::mock_node::{MockNode, WAITING_MODES, options};
-use crate::proxy::{Faults, Proxy};
+use super::mock_node::{MockNode, WAITING_MODES, options};
+use crate::common::proxy::{Faults, Proxy};
 
 /// The bytes of a Hello, and of a Welcome without a sample.
 const HELLO_BYTES: u64 = (HEADER_WORDS as u64 + 7) * 8;

@@ -16,8 +16,6 @@
 mod cuts;
 mod handshakes;
 mod pki;
-#[path = "../../client/proxy.rs"]
-mod proxy;
 
 use std::time::Duration;
 
@@ -29,7 +27,7 @@ use guira_testing::{patience, wait_until};
 use pollster::block_on;
 
 use self::pki::TlsNode;
-use crate::test_node::{MAIN_BYTES, options};
+use crate::common::test_node::{MAIN_BYTES, options};
 
 /// Both ways of waiting.
 const WAITING_MODES: [Waiting; 2] = [Waiting::InPlace, Waiting::Cooperative];

@@ -10,8 +10,8 @@ use guira_session::wire::{CloseReason, Fabric, Grant, Hello, Kind};
 use guira_testing::patience;
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
-use crate::client::{Client, HELLO};
-use crate::test_node::{TestNode, heap, heap_region, options};
+use crate::common::client::{Client, HELLO};
+use crate::common::test_node::{TestNode, heap, heap_region, options};
 
 /// The silent connections of the first attack.
 const SILENT: usize = 1_400;

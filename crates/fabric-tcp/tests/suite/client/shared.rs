@@ -9,7 +9,7 @@ use guira_fabric_tcp::TcpLane;
 use guira_session::client::Waiting;
 use pollster::block_on;
 
-use crate::mock_node::{MockNode, WAITING_MODES};
+use super::mock_node::{MockNode, WAITING_MODES};
 
 const LANES: u64 = 64;
 const ROUNDS: u64 = 50;

@@ -1,5 +1,5 @@
-//! Hostile clients that try to delay all others, by every means of the protocol, and the delays of honest clients. The
-//! whole program takes about 30 s.
+//! Hostile clients that try to delay all others, by every means of the protocol, and the delays of honest clients. They
+//! take about 30 s.
 //!
 //! Proves:
 //!
@@ -14,14 +14,8 @@
 //! Cannot show: attackers on machines of their own: here they share the node's processors, at the lowest priority; how
 //! long the kernel's scheduler then delays others.
 
-#[expect(dead_code, reason = "helpers of the node's tests, of which these use some")]
-#[path = "../node/client.rs"]
-mod client;
 mod fairness;
 mod pending;
-#[expect(dead_code, reason = "helpers of the node's tests, of which these use some")]
-#[path = "../node/test_node.rs"]
-mod test_node;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -11,7 +11,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, PKCS_ED25519, date_time_ymd,
 };
 
-use crate::test_node::{TestNode, heap, options};
+use crate::common::test_node::{TestNode, heap, options};
 
 /// The host name of the tests' node.
 pub const HOST: &str = "127.0.0.1";

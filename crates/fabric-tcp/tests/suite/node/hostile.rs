@@ -14,8 +14,8 @@ use guira_session::node::{MAX_SESSION_BYTES, NodeCounters};
 use guira_session::wire::{Grant, Hello, Kind, MAX_BATCH_VERBS, MAX_VERB_WORDS};
 use guira_testing::{is_long, unique_name};
 
-use crate::client::{Client, HELLO};
-use crate::test_node::{DEVICE_BYTES, MAIN_BYTES, TestNode, options};
+use crate::common::client::{Client, HELLO};
+use crate::common::test_node::{DEVICE_BYTES, MAIN_BYTES, TestNode, options};
 
 /// The frames of a run, and the factor of a long run.
 const FRAMES: u64 = 100_000;
