@@ -10,7 +10,6 @@ mod bench;
 pub mod crowded;
 mod delegate;
 mod extents;
-#[path = "../../crates/guira/tests/suite/common/faulty_proxy.rs"]
 mod faulty_proxy;
 mod forge;
 pub mod histories;

@@ -1,8 +1,7 @@
-//! Tools of several modules of the suite: tables, a faulty proxy, the fabric of memory nodes, a slow link, and hosts
-//! with a network between them.
+//! Tools of several modules of the suite: tables, the fabric of memory nodes, a slow link, and hosts with a network
+//! between them.
 
 pub mod fabric;
-pub mod faulty_proxy;
 pub mod hosts;
 pub mod slow_link;
 

@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use guira::{Store, Url};
-use guira_conformance::RdmaDevices;
+use guira_conformance::{FaultyProxy, ProxyFaults, RdmaDevices};
 
 use crate::common::Table;
 use crate::common::fabric::url_of;
-use crate::common::faulty_proxy::{FaultyProxy, ProxyFaults};
 use crate::histories::node::NodeProcess;
 use crate::histories::{Case, SEED};
 

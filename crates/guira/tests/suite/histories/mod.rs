@@ -37,10 +37,9 @@ use std::time::Instant;
 
 use guira::admin::ClientState;
 use guira::{CreateOptions, Preset, Store};
-use guira_conformance::RdmaDevices;
+use guira_conformance::{FaultyProxy, RdmaDevices};
 use guira_testing::{is_long, patience};
 
-use crate::common::faulty_proxy::FaultyProxy;
 use checker::Totals;
 use fixture::{Fabric, Fixture};
 use log::{SharedLog, now_ns};

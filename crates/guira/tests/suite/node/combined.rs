@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use guira::{CreateOptions, Effect, Error, OpenOptions, Put, ServeOptions, Store, Swap, Url};
 use guira_check::history::{Answer, Call, History, SEARCH_STEPS};
+use guira_conformance::{FaultyProxy, ProxyFaults};
 use guira_fabric::SplitMix64;
 use guira_testing::patience;
 
 use crate::common::fabric::is_skipped_over_rdma;
-use crate::common::faulty_proxy::{FaultyProxy, ProxyFaults};
 use crate::common::slow_link::SlowLink;
 use crate::node::test_node::TestNode;
 
