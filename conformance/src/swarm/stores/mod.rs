@@ -76,6 +76,9 @@ impl Baseline {
     }
 }
 
+/// Times after a change at which its shortcut is written: at once in half of the runs.
+const SHORTCUT_LAGS_NS: [u64; 4] = [0, 0, 5_000, 100_000];
+
 /// The options of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreOptions {
@@ -89,6 +92,8 @@ pub enum StoreOptions {
         reuse: Reuse,
         /// Threads of the metadata server.
         threads: u32,
+        /// Time after a change at which its shortcut is written.
+        shortcut_lag_ns: u64,
         /// The options of the element in front of the node, if there is one.
         steering: Option<Steering>,
     },
@@ -205,7 +210,9 @@ impl StoreSetup {
                     entries: [0, 4, 1_000][draws.below(3) as usize],
                     trust: Trust::Linked,
                 });
-                StoreOptions::Clover { cache_keys, entries: self.records + entries, reuse, threads, steering }
+                let shortcut_lag_ns = SHORTCUT_LAGS_NS[SplitMix64(self.seed ^ 0x6c61_6767_696e_6721).below(4) as usize];
+                let entries = self.records + entries;
+                StoreOptions::Clover { cache_keys, entries, reuse, threads, shortcut_lag_ns, steering }
             }
             Baseline::Linear => StoreOptions::Linear {
                 layout: layout(draws),
@@ -298,11 +305,12 @@ impl StoreSetup {
         let places = Rc::new(|key: u32| u64::from(key) - 1);
         let shape_fits = "seeds draw shapes that have room";
         match self.options {
-            StoreOptions::Clover { cache_keys, entries, reuse, threads, steering } => {
+            StoreOptions::Clover { cache_keys, entries, reuse, threads, shortcut_lag_ns, steering } => {
                 let shape = CloverShape { keys: self.keys, entries, value_bytes: length, reuse };
                 let table = CloverTable::build(shape, caps, records, key, value, &|| false).expect(shape_fits);
                 let table = table.expect("nobody stops it").fork();
-                let store = CloverStore::new(table, places, cache_keys, threads).behind(steering);
+                let store = CloverStore::new(table, places, cache_keys, threads);
+                let store = store.lagging(shortcut_lag_ns).behind(steering);
                 drive(self, &store, keep_events, |client| {
                     let counts = client.counts();
                     vec![

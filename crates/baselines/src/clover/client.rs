@@ -1,6 +1,7 @@
 //! The operations of a client.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::rc::Rc;
 
@@ -33,6 +34,10 @@ pub struct CloverClient {
     entries: Vec<Pointer>,
     /// The entry that was read last, or is written.
     words: Vec<u64>,
+    /// The time after a change at which its shortcut is written, and the shortcuts that are still to be written, with
+    /// their times.
+    shortcut_lag_ns: u64,
+    due: VecDeque<(u64, Known)>,
     counts: Counts,
 }
 
@@ -100,7 +105,7 @@ fn without_effect(kind: ErrorKind) -> Error {
 }
 
 impl CloverClient {
-    pub(super) fn new(ports: Ports, shape: Shape, cache: Rc<RefCell<Cache>>) -> CloverClient {
+    pub(super) fn new(ports: Ports, shape: Shape, shortcut_lag_ns: u64, cache: Rc<RefCell<Cache>>) -> CloverClient {
         let lanes = |(server, region): (SimLane, SimRegion)| CallLanes {
             server,
             shortcuts: region.lane(),
@@ -108,7 +113,8 @@ impl CloverClient {
             is_asking: false,
         };
         let (calls, counts) = (ports.calls.zip(ports.region).map(lanes), Counts::default());
-        CloverClient { verbs: ports.verbs, calls, shape, cache, entries: Vec::new(), words: Vec::new(), counts }
+        let (verbs, entries, words, due) = (ports.verbs, Vec::new(), Vec::new(), VecDeque::new());
+        CloverClient { verbs, calls, shape, cache, entries, words, shortcut_lag_ns, due, counts }
     }
 
     /// Returns how often operations took more than the fewest round trips.
@@ -249,13 +255,24 @@ impl CloverClient {
 
     /// Tells the shortcut and the server of a change that has been made: nobody waits for it, nor learns whether it arrives.
     async fn report(&mut self, key: u32, known: Known) {
+        self.due.push_back((self.verbs.now_ns() + self.shortcut_lag_ns, known));
+        self.write_shortcuts().await;
         let Some(lanes) = &mut self.calls else { return };
-        let (addr, words) = (self.shape.shortcut_addr(known.shortcut), [known.tail.word()]);
-        if poll_fn(|cx| lanes.shortcuts.poll_drain(&mut [], cx)).await.is_ok() {
-            drop(post(&mut lanes.shortcuts, [Verb::Write { addr, words: &words }]));
-        }
         // A lost connection is the matter of the next operation.
         let _ = lanes.server.notify(&request(Kind::Appended, key, Some(known.tail))).await;
+    }
+
+    /// Writes the shortcuts that are due.
+    async fn write_shortcuts(&mut self) {
+        let now_ns = self.verbs.now_ns();
+        while self.due.front().is_some_and(|(due_ns, _)| *due_ns <= now_ns) {
+            let Some((_, known)) = self.due.pop_front() else { return };
+            let Some(lanes) = &mut self.calls else { return };
+            let (addr, words) = (self.shape.shortcut_addr(known.shortcut), [known.tail.word()]);
+            if poll_fn(|cx| lanes.shortcuts.poll_drain(&mut [], cx)).await.is_ok() {
+                drop(post(&mut lanes.shortcuts, [Verb::Write { addr, words: &words }]));
+            }
+        }
     }
 
     /// Carries out a change of a key that has a chain. `own` is its entry, if that is written.
@@ -330,6 +347,7 @@ impl Client for CloverClient {
     /// than this client reads; errors of the fabric.
     async fn get(&mut self, key: u64, values: &mut Vec<u8>) -> Result<bool, Error> {
         let key = checked_key(key)?;
+        self.write_shortcuts().await;
         let Some(mut known) = self.locate(key).await? else { return Ok(false) };
         self.find_last(&mut known, &mut Walk { key, ..Walk::default() }).await?;
         if known.tail.is_removal() {

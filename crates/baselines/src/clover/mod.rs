@@ -193,6 +193,7 @@ pub struct CloverStore {
     places: Places,
     cache_keys: u64,
     threads: u32,
+    shortcut_lag_ns: u64,
     steering: Option<Steering>,
 }
 
@@ -200,7 +201,14 @@ impl CloverStore {
     /// Creates the store of clients that change `table`, which was forked for them. A client caches so many keys, at first
     /// those of the first records; the metadata server has so many threads.
     pub fn new(table: Table, places: Places, cache_keys: u64, threads: u32) -> CloverStore {
-        CloverStore { table, places, cache_keys, threads, steering: None }
+        CloverStore { table, places, cache_keys, threads, shortcut_lag_ns: 0, steering: None }
+    }
+
+    /// Returns the store with shortcuts that are written so long after a change, when their client next does something:
+    /// as by a server that is behind.
+    #[must_use]
+    pub fn lagging(self, shortcut_lag_ns: u64) -> CloverStore {
+        CloverStore { shortcut_lag_ns, ..self }
     }
 
     /// Returns the store with an element that resolves conflicts in front of its node, or without one.
@@ -241,6 +249,6 @@ impl Store for CloverStore {
     }
 
     fn client(&self, ports: Ports, _number: u32, _host: &Rc<()>, thread: &Rc<RefCell<Cache>>) -> CloverClient {
-        CloverClient::new(ports, self.table.shape, Rc::clone(thread))
+        CloverClient::new(ports, self.table.shape, self.shortcut_lag_ns, Rc::clone(thread))
     }
 }

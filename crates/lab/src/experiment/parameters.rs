@@ -82,7 +82,7 @@ const LOOKUPS: [&str; 6] = ["fixed", "variable", "unbounded", "parallel", "seque
 const STEERED: [&str; 4] = ["changes", "all", "changes-as-printed", "locks"];
 
 /// Every parameter, in the order of plan files.
-pub const PARAMETERS: [Parameter; 46] = [
+pub const PARAMETERS: [Parameter; 47] = [
     row("setting", "setting", "", Accepts::Name(&SETTINGS), ALL),
     row("nic", "network card", "", Accepts::Name(&["connectx-3", "connectx-5", "connectx-6", "connectx-7"]), ALL),
     row("hosts", "client hosts", "", Accepts::Integer(1, 1024), ALL),
@@ -124,6 +124,7 @@ pub const PARAMETERS: [Parameter; 46] = [
     row("cache-keys", "keys that a client caches", "", Accepts::Integer(1, u32::MAX as i64), CLOVER),
     row("steering", "what the element steers", "", Accepts::Name(&STEERED), STEERABLE),
     row("element-keys", "keys that the element knows", "", Accepts::Integer(1, u32::MAX as i64), CLOVER),
+    row("shortcut-lag-us", "time after which shortcuts are written", "µs", Accepts::Number(0.0, 1e6), CLOVER),
     row("compute-us", "computation of a client for an operation", "µs", Accepts::Number(0.0, 1_000.0), CLOVER),
     row("timeout-ms", "lock timeout", "ms", Accepts::Number(0.001, 60_000.0), RCUCKOO),
     row("deaths-per-second", "deaths of clients", "1/s", Accepts::Number(0.0, 1e6), RCUCKOO),

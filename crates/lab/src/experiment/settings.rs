@@ -321,6 +321,9 @@ pub struct Experiment {
     /// there is none if `None`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steering: Option<Steered>,
+    /// Time after a change at which its shortcut is written, in microseconds, with setting `clover`; 0 if `None`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shortcut_lag_us: Option<f64>,
     /// Keys of which the element knows the end of the chain, the most popular ones; all if `None`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub element_keys: Option<u32>,
@@ -384,6 +387,7 @@ impl Default for Experiment {
             node_threads: None,
             cache_keys: None,
             steering: None,
+            shortcut_lag_us: None,
             element_keys: None,
             compute_us: None,
             timeout_ms: None,

@@ -59,7 +59,7 @@ enum Reading {
     Calls(u32),
     /// Clover's chains, the ends of so many of which a client caches, with so many threads of the metadata server, and
     /// perhaps with an element.
-    Chains { cache_keys: u64, threads: u32, steering: Option<Steering> },
+    Chains { cache_keys: u64, threads: u32, shortcut_lag_ns: u64, steering: Option<Steering> },
 }
 
 /// The parameters of a table.
@@ -239,7 +239,8 @@ fn reading(experiment: &Experiment, shape: &Shape) -> Result<Reading, LabError> 
                 entries: if steered == Steered::All { STEERED_ENTRIES } else { 0 },
                 trust: if steered == Steered::ChangesAsPrinted { Trust::Sent } else { Trust::Linked },
             });
-            return Ok(Reading::Chains { cache_keys, threads, steering });
+            let shortcut_lag_ns = (experiment.shortcut_lag_us.unwrap_or(0.0) * 1e3) as u64;
+            return Ok(Reading::Chains { cache_keys, threads, shortcut_lag_ns, steering });
         }
     };
     let is_bounded = match experiment.lookup {
@@ -354,10 +355,11 @@ pub(super) fn measure(
             configured.run(DummyStore::new(table.clone(), configured.places(), threads), None, is_stopped)
         }
         Filled::Clover(table) => {
-            let Reading::Chains { cache_keys, threads, steering } = configured.lookup else {
+            let Reading::Chains { cache_keys, threads, shortcut_lag_ns, steering } = configured.lookup else {
                 return Err(other_table());
             };
-            let store = CloverStore::new(table.fork(), configured.places(), cache_keys, threads).behind(steering);
+            let store = CloverStore::new(table.fork(), configured.places(), cache_keys, threads);
+            let store = store.lagging(shortcut_lag_ns).behind(steering);
             configured.run(store, None, is_stopped)
         }
     };
