@@ -288,6 +288,30 @@ fn stale_clients_follow_the_shortcut_and_then_the_chain() {
     assert!(counted.passed > 190 && cost.round_trips == 1 + counted.passed + counted.shortcuts, "{counted:?}");
 }
 
+/// A shortcut is written the given time after the change, by the next operation of the client, and not before.
+#[test]
+fn shortcuts_lag_as_long_as_they_are_told_to() {
+    const LAG_NS: u64 = 50_000;
+    let store = store(10, KEYS).lagging(LAG_NS);
+    let shortcut = {
+        let region = store.nodes()[0].clone();
+        move || region.memory().main[0].load(Ordering::Relaxed)
+    };
+    alone(&store, move |mut actor| async move {
+        let first = shortcut();
+        actor.costs(1, Call::Update(1_000)).await;
+        let changed_ns = actor.region.now_ns();
+        while actor.region.now_ns() < changed_ns + LAG_NS - 5_000 {
+            actor.costs(2, Call::Get).await;
+            assert_eq!(shortcut(), first, "{} ns after the change", actor.region.now_ns() - changed_ns);
+        }
+        while actor.region.now_ns() < changed_ns + LAG_NS + 5_000 {
+            actor.costs(2, Call::Get).await;
+        }
+        assert_ne!(shortcut(), first);
+    });
+}
+
 /// Two clients that change a key at the same time: one of them tries again, and says why.
 #[test]
 fn a_change_that_is_overtaken_is_tried_again() {
