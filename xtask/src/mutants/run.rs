@@ -78,6 +78,21 @@ impl Tried {
     }
 }
 
+/// Removes the file at `path` below `root`, and the folders that become empty: cargo takes each folder beside a package
+/// for another one.
+fn remove(root: &Path, path: &str) -> io::Result<()> {
+    let file = root.join(path);
+    fs::remove_file(&file)?;
+    for folder in file.ancestors().skip(1).take_while(|folder| *folder != root) {
+        match fs::remove_dir(folder) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
 impl<'s> Copy<'s> {
     /// Copies every source, with all `mutants` applied, without rewriting files that are equal, and compiles the
     /// programs whose tests catch them.
@@ -93,7 +108,7 @@ impl<'s> Copy<'s> {
             written.with_context(|| path.clone())?;
         }
         for path in Tree::load(inside.root())?.paths.difference(&sources) {
-            fs::remove_file(inside.root().join(path)).with_context(|| path.clone())?;
+            remove(inside.root(), path).with_context(|| path.clone())?;
         }
         let mut copy = Copy { shell, budget, directory, executables: BTreeMap::new() };
         let programs: BTreeSet<&Program> =
@@ -278,6 +293,18 @@ mod tests {
 
     fn check() -> Check {
         Check::try_from("sim::deaths::a_put".to_owned()).expect("a name")
+    }
+
+    #[test]
+    fn a_package_that_is_gone_leaves_no_folder() {
+        let root = tempfile::tempdir().expect("a folder");
+        for path in ["crates/gone/src/lib.rs", "crates/gone/Cargo.toml", "crates/other/Cargo.toml"] {
+            write(b"", &root.path().join(path)).expect("a file");
+        }
+        remove(root.path(), "crates/gone/src/lib.rs").expect("a file");
+        assert!(root.path().join("crates/gone/Cargo.toml").exists());
+        remove(root.path(), "crates/gone/Cargo.toml").expect("a file");
+        assert!(!root.path().join("crates/gone").exists() && root.path().join("crates/other").exists());
     }
 
     #[test]
