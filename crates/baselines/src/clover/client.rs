@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::rc::Rc;
 
+use arrayvec::ArrayVec;
 use guira_fabric::{Effect, Lane, Region, Verb, post};
 use guira_fabric_sim::{SimLane, SimRegion};
 
@@ -20,6 +21,8 @@ const PASSED_MAX: u32 = 1 << 16;
 /// Entries that an operation passes before it reads the shortcut once more. The second time it passes twice as many, and so on:
 /// it leaves behind changes that come as fast as it reads, and arrives where the shortcut lags far behind.
 const PASSED_MIN: u32 = 16;
+/// Shortcuts that a client writes at once, at most: the others wait for its next operation.
+const SHORTCUTS_MAX: usize = 16;
 /// A client asks for entries when it has no more than these.
 const RESERVE: usize = 8;
 
@@ -262,16 +265,20 @@ impl CloverClient {
         let _ = lanes.server.notify(&request(Kind::Appended, key, Some(known.tail))).await;
     }
 
-    /// Writes the shortcuts that are due.
+    /// Writes the shortcuts that are due, in one batch.
     async fn write_shortcuts(&mut self) {
         let now_ns = self.verbs.now_ns();
-        while self.due.front().is_some_and(|(due_ns, _)| *due_ns <= now_ns) {
-            let Some((_, known)) = self.due.pop_front() else { return };
-            let Some(lanes) = &mut self.calls else { return };
-            let (addr, words) = (self.shape.shortcut_addr(known.shortcut), [known.tail.word()]);
-            if poll_fn(|cx| lanes.shortcuts.poll_drain(&mut [], cx)).await.is_ok() {
-                drop(post(&mut lanes.shortcuts, [Verb::Write { addr, words: &words }]));
+        let count = self.due.iter().take(SHORTCUTS_MAX).take_while(|(due_ns, _)| *due_ns <= now_ns).count();
+        let Some(lanes) = self.calls.as_mut().filter(|_| count > 0) else { return };
+        let drained = poll_fn(|cx| lanes.shortcuts.poll_drain(&mut [], cx)).await;
+        let shortcuts = self.due.drain(..count).map(|(_, known)| (known.shortcut, [known.tail.word()]));
+        let shortcuts: ArrayVec<_, SHORTCUTS_MAX> = shortcuts.collect();
+        if drained.is_ok() {
+            let mut batch = ArrayVec::<_, SHORTCUTS_MAX>::new();
+            for (shortcut, words) in &shortcuts {
+                batch.push(Verb::Write { addr: self.shape.shortcut_addr(*shortcut), words });
             }
+            drop(post(&mut lanes.shortcuts, &mut batch[..]));
         }
     }
 
