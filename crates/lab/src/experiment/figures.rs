@@ -21,9 +21,9 @@ pub struct FigureInfo {
 }
 
 impl FigureInfo {
-    /// Whether it is a figure of RCuckoo, and not of another store.
+    /// Whether it is a figure of RCuckoo, and neither of another store nor of an element in the network.
     pub fn is_of_rcuckoo(&self) -> bool {
-        !["linear-", "clover-"].iter().any(|other| self.id.starts_with(other))
+        !["linear-", "clover-", "switch-"].iter().any(|other| self.id.starts_with(other))
     }
 }
 
@@ -257,6 +257,8 @@ mod tests {
             assert_eq!(ids(name), ["6c"], "{name}");
         }
         assert_eq!(ids("fig6"), ["6a", "6b", "6c"]);
+        assert_eq!(ids("switch").len(), 4);
+        assert!(figures_named("switch").unwrap().iter().all(|figure| !figure.is_of_rcuckoo()), "all has them not");
         assert!(ids("sensitivity").len() > 10 && ids("sensitivity").iter().all(|id| id.starts_with("sensitivity-")));
     }
 

@@ -78,7 +78,7 @@ const SETTINGS: [&str; 7] = ["guira", "as-printed", "as-run", "linear", "cuckoo"
 /// The names of lookups: of linear probing, and of cuckoo hashing.
 const LOOKUPS: [&str; 6] = ["fixed", "variable", "unbounded", "parallel", "sequential", "sequential-all"];
 
-/// What elements steer: of Clover, and of RCuckoo.
+/// The names of what an element steers: of Clover, and of RCuckoo.
 const STEERED: [&str; 4] = ["changes", "all", "changes-as-printed", "locks"];
 
 /// Every parameter, in the order of plan files.
