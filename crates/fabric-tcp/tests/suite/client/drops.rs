@@ -9,7 +9,8 @@ use guira_fabric::{Addr, FabricError, Lane, Liveness, Region, Submitted, Verb, p
 use guira_session::client::Waiting;
 use pollster::block_on;
 
-use super::mock_node::{MockNode, WAITING_MODES};
+use super::mock_node::MockNode;
+use crate::common::WAITING_MODES;
 
 /// A batch is dropped before it is polled, and after each number of polls; its lane is drained, and remains usable.
 #[test]

@@ -11,7 +11,8 @@ use guira_session::wire::{Fabric, HEADER_WORDS, Hello};
 use guira_testing::{is_long, patience};
 use pollster::block_on;
 
-use super::mock_node::{MockNode, WAITING_MODES, options};
+use super::mock_node::{MockNode, options};
+use crate::common::WAITING_MODES;
 use crate::common::proxy::{Faults, Proxy};
 
 /// The bytes of a Hello, and of a Welcome without a sample.

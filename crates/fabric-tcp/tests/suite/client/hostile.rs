@@ -15,7 +15,8 @@ use guira_testing::patience;
 use pollster::block_on;
 use proptest::prelude::*;
 
-use super::mock_node::{WAITING_MODES, bytes, options, read_frame, welcome};
+use super::mock_node::{bytes, options, read_frame, welcome};
+use crate::common::WAITING_MODES;
 
 /// Starts a node that sends a Welcome, and replies to the next frame with the bytes that `reply` makes of its id.
 fn node(reply: impl Fn(u64) -> Vec<u8> + Send + 'static) -> SocketAddr {

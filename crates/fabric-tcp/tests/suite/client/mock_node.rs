@@ -19,9 +19,6 @@ use guira_session::wire::{
     append, decode_slot, encode_refusal,
 };
 
-/// Both ways of waiting.
-pub const WAITING_MODES: [Waiting; 2] = [Waiting::InPlace, Waiting::Cooperative];
-
 /// A mock node, which stops when it is dropped.
 pub struct MockNode {
     pub address: SocketAddr,

@@ -9,28 +9,15 @@ use guira_fabric_tcp::TcpLane;
 use guira_session::client::Waiting;
 use pollster::block_on;
 
-use super::mock_node::{MockNode, WAITING_MODES};
+use super::mock_node::MockNode;
+use crate::common::{WAITING_MODES, draw_numbers};
 
 const LANES: u64 = 64;
 const ROUNDS: u64 = 50;
 
-/// Adds to a counter, and writes and reads words of its own, so that replies to another lane would be noticed.
-async fn work(mut lane: TcpLane, own: u64) -> Result<u64, FabricError> {
-    let mut sum = 0;
-    for round in 0..ROUNDS {
-        let (mut found, mut into) = (0, [0; 3]);
-        let words = [own, round, own ^ round];
-        let addr = Addr::main(own * 24);
-        let mut batch = [
-            Verb::FetchAdd { addr: Addr::device(0), add: 1, found: &mut found },
-            Verb::Write { addr, words: &words },
-            Verb::Read { addr, into: &mut into },
-        ];
-        post(&mut lane, &mut batch[..]).await?;
-        assert_eq!(into, words, "lane {own} read its own words");
-        sum += found;
-    }
-    Ok(sum)
+/// Draws numbers; each lane writes other words, so that replies to another one would be noticed.
+async fn work(lane: TcpLane, own: u64) -> Result<u64, FabricError> {
+    draw_numbers(lane, ROUNDS, Addr::main(own * 24), |round| vec![own, round, own ^ round]).await
 }
 
 /// Checks that every number was drawn once.

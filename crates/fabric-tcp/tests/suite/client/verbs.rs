@@ -8,7 +8,8 @@ use guira_session::wire::{FenceReply, Grant, PriorSession};
 use pollster::block_on;
 use proptest::prelude::*;
 
-use super::mock_node::{MockNode, WAITING_MODES};
+use super::mock_node::MockNode;
+use crate::common::WAITING_MODES;
 
 const MAIN_BYTES: u64 = 1 << 12;
 const DEVICE_BYTES: u64 = 1 << 8;

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use guira_fabric::heap::HeapRegion;
-use guira_fabric::{Addr, Lane, Profile, Region, SlotHold, Submitted, Verb};
+use guira_fabric::{Addr, FabricError, Lane, Profile, Region, SlotHold, Submitted, Verb};
 use guira_fabric_shm::{CreateOptions, Location, ShmRegion};
 use guira_fabric_tcp::BatchExecutor;
 use guira_session::node::{Node, NodeCounters, NodeHandle, NodeOptions};
@@ -51,6 +51,33 @@ impl TestNode {
 
     pub fn write(&self, addr: Addr, words: &[u64]) {
         self.local.submit(&mut [Verb::Write { addr, words }]);
+    }
+
+    /// Has `submit` carry out every kind of verb in one batch, and asserts what they find and leave.
+    pub fn executes_every_verb(&self, submit: impl FnOnce(&mut [Verb<'_>]) -> Result<(), FabricError>) {
+        let (mut before, mut after) = ([9; 2], [9; 3]);
+        let (mut swapped, mut masked, mut failed, mut added) = (9, 9, 9, 9);
+        self.write(Addr::device(8), &[0xff00]);
+        let submitted = submit(&mut [
+            Verb::Read { addr: Addr::main(64), into: &mut before },
+            Verb::Write { addr: Addr::main(64), words: &[1, 2] },
+            Verb::Cas { addr: Addr::main(64), compare: 1, swap: 5, found: &mut swapped },
+            Verb::Cas { addr: Addr::main(64), compare: 1, swap: 6, found: &mut failed },
+            Verb::FetchAdd { addr: Addr::main(72), add: u64::MAX, found: &mut added },
+            Verb::MaskedCas {
+                addr: Addr::device(8),
+                compare: 0,
+                swap: 0x77,
+                compare_mask: 0xff,
+                swap_mask: 0xff,
+                found: &mut masked,
+            },
+            Verb::Read { addr: Addr::main(64), into: &mut after },
+        ]);
+        assert_eq!(submitted, Ok(()));
+        assert_eq!((before, after), ([0, 0], [5, 1, 0]));
+        assert_eq!((swapped, failed, added, masked), (1, 5, 2, 0xff00));
+        assert_eq!((self.read(Addr::main(64), 3), self.read(Addr::device(8), 1)), (vec![5, 1, 0], vec![0xff77]));
     }
 
     pub fn hold(&self, slot: u16) -> Option<SlotHold> {

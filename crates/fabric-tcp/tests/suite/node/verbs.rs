@@ -13,30 +13,7 @@ use crate::common::test_node::{DEVICE_BYTES, MAIN_BYTES, REGION_ID, on_each_regi
 fn the_verbs_of_a_batch_take_effect_in_order() {
     on_each_region(options, |node| {
         let (mut client, _) = Client::open(node.addr);
-        let (mut before, mut after) = ([9; 2], [9; 3]);
-        let (mut swapped, mut masked, mut failed, mut added) = (9, 9, 9, 9);
-        node.write(Addr::device(8), &[0xff00]);
-        client
-            .submit(&mut [
-                Verb::Read { addr: Addr::main(64), into: &mut before },
-                Verb::Write { addr: Addr::main(64), words: &[1, 2] },
-                Verb::Cas { addr: Addr::main(64), compare: 1, swap: 5, found: &mut swapped },
-                Verb::Cas { addr: Addr::main(64), compare: 1, swap: 6, found: &mut failed },
-                Verb::FetchAdd { addr: Addr::main(72), add: u64::MAX, found: &mut added },
-                Verb::MaskedCas {
-                    addr: Addr::device(8),
-                    compare: 0,
-                    swap: 0x77,
-                    compare_mask: 0xff,
-                    swap_mask: 0xff,
-                    found: &mut masked,
-                },
-                Verb::Read { addr: Addr::main(64), into: &mut after },
-            ])
-            .unwrap();
-        assert_eq!((before, after), ([0, 0], [5, 1, 0]));
-        assert_eq!((swapped, failed, added, masked), (1, 5, 2, 0xff00));
-        assert_eq!((node.read(Addr::main(64), 3), node.read(Addr::device(8), 1)), (vec![5, 1, 0], vec![0xff77]));
+        node.executes_every_verb(|batch| client.submit(batch));
         let counters = client.count();
         let verbs = (counters.batches, counters.reads, counters.writes, counters.swaps, counters.adds);
         assert_eq!(verbs, (1, 2, 1, 3, 1));

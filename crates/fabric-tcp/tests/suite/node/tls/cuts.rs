@@ -9,8 +9,8 @@ use guira_fabric_tcp::TcpRegion;
 use guira_session::client::{ConnectError, Waiting};
 use pollster::block_on;
 
-use super::WAITING_MODES;
 use super::pki::TlsNode;
+use crate::common::WAITING_MODES;
 use crate::common::proxy::{Faults, Proxy};
 
 /// The bytes that TLS 1.3 adds to one record of data: its header, the inner type, and the authentication tag.

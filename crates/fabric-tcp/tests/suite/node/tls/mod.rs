@@ -28,9 +28,7 @@ use pollster::block_on;
 
 use self::pki::TlsNode;
 use crate::common::test_node::{MAIN_BYTES, options};
-
-/// Both ways of waiting.
-const WAITING_MODES: [Waiting; 2] = [Waiting::InPlace, Waiting::Cooperative];
+use crate::common::{WAITING_MODES, draw_numbers};
 
 /// Every verb, in one batch: one request, one answer, one round trip.
 #[test]
@@ -39,30 +37,7 @@ fn the_verbs_of_a_batch_take_effect_in_order_over_tls() {
         let node = TlsNode::start();
         let region = node.connect(waiting);
         let mut lane = region.lane();
-        node.inner.write(Addr::device(8), &[0xff00]);
-        let (mut before, mut after) = ([9; 2], [9; 3]);
-        let (mut swapped, mut masked, mut failed, mut added) = (9, 9, 9, 9);
-        let mut batch = [
-            Verb::Read { addr: Addr::main(64), into: &mut before },
-            Verb::Write { addr: Addr::main(64), words: &[1, 2] },
-            Verb::Cas { addr: Addr::main(64), compare: 1, swap: 5, found: &mut swapped },
-            Verb::Cas { addr: Addr::main(64), compare: 1, swap: 6, found: &mut failed },
-            Verb::FetchAdd { addr: Addr::main(72), add: u64::MAX, found: &mut added },
-            Verb::MaskedCas {
-                addr: Addr::device(8),
-                compare: 0,
-                swap: 0x77,
-                compare_mask: 0xff,
-                swap_mask: 0xff,
-                found: &mut masked,
-            },
-            Verb::Read { addr: Addr::main(64), into: &mut after },
-        ];
-        assert_eq!(block_on(post(&mut lane, &mut batch[..])), Ok(()));
-        assert_eq!((before, after), ([0, 0], [5, 1, 0]));
-        assert_eq!((swapped, failed, added, masked), (1, 5, 2, 0xff00));
-        assert_eq!(node.inner.read(Addr::main(64), 3), [5, 1, 0]);
-        assert_eq!(node.inner.read(Addr::device(8), 1), [0xff77]);
+        node.inner.executes_every_verb(|batch| block_on(post(&mut lane, batch)));
         assert_eq!(lane.traffic().round_trips, 1);
         let invalid = &mut [Verb::Write { addr: Addr::main(MAIN_BYTES), words: &[1] }][..];
         assert!(matches!(block_on(post(&mut lane, invalid)), Err(FabricError::OutOfBounds { .. })));
@@ -100,23 +75,9 @@ fn the_longest_batches_come_back_over_tls() {
 const LANES: u64 = 64;
 const ROUNDS: u64 = 30;
 
-/// Adds to a counter, and writes and reads words of its own, now and then many of them.
-async fn work(mut lane: TcpLane, own: u64) -> Result<u64, FabricError> {
-    let mut sum = 0;
-    for round in 0..ROUNDS {
-        let words = vec![own << 32 | round; if round % 10 == 9 { 4_000 } else { 3 }];
-        let (mut found, mut into) = (0, vec![0; words.len()]);
-        let addr = Addr::main(own * 32_000);
-        let mut batch = [
-            Verb::FetchAdd { addr: Addr::device(0), add: 1, found: &mut found },
-            Verb::Write { addr, words: &words },
-            Verb::Read { addr, into: &mut into },
-        ];
-        post(&mut lane, &mut batch[..]).await?;
-        assert_eq!(into, words, "lane {own} read its own words");
-        sum += found;
-    }
-    Ok(sum)
+/// Writes three words each time, now and then many more.
+fn words_of(own: u64, round: u64) -> Vec<u64> {
+    vec![own << 32 | round; if round % 10 == 9 { 4_000 } else { 3 }]
 }
 
 #[test]
@@ -129,7 +90,8 @@ fn many_lanes_share_an_encrypted_connection() {
                 .map(|own| {
                     let waiting = if own % 2 == 0 { first } else { Waiting::Cooperative };
                     let lane = region.lane().waiting(waiting);
-                    scope.spawn(move || block_on(work(lane, own)).expect("no loss"))
+                    let work = draw_numbers(lane, ROUNDS, Addr::main(own * 32_000), move |round| words_of(own, round));
+                    scope.spawn(move || block_on(work).expect("no loss"))
                 })
                 .collect();
             threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
