@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use super::built_in::built_in_plans;
 use super::parameters::nearest;
-use super::{LabError, Plan, RunOptions, Watch, run_plan};
+use super::{LabError, Outcomes, Plan, RunOptions, Watch, run_plan};
 use crate::figures::{fig1, fig4, fig5, linear};
 use crate::published;
 use crate::report::Chart;
@@ -202,17 +202,22 @@ pub fn figures_named(name: &str) -> Result<Vec<&'static FigureInfo>, LabError> {
     Err(LabError::UnknownFigure { name: name.to_owned(), nearest })
 }
 
-/// Measures a figure, and adds its published points.
+/// Measures a figure, and adds its published points. Experiments among `outcomes` are not carried out again.
 ///
 /// # Errors
 /// [`LabError::UnknownFigure`], or an error of a run.
-pub fn run_figure(id: &str, options: &RunOptions, watch: &dyn Watch) -> Result<Vec<Chart>, LabError> {
+pub fn run_figure(
+    id: &str,
+    options: &RunOptions,
+    outcomes: &mut Outcomes,
+    watch: &dyn Watch,
+) -> Result<Vec<Chart>, LabError> {
     if let Some(programmed) = PROGRAMMED.iter().find(|programmed| programmed.info.id == id) {
         return Ok(vec![(programmed.measure)(options, watch)?]);
     }
     let built_in = built_in_plans().iter().find(|built_in| built_in.id == id);
     let unknown = || LabError::UnknownFigure { name: id.to_owned(), nearest: None };
-    run_published_plan(id, &built_in.ok_or_else(unknown)?.plan, options, watch)
+    run_published_plan(id, &built_in.ok_or_else(unknown)?.plan, options, outcomes, watch)
 }
 
 /// Carries out a plan, and adds the published points that it names.
@@ -223,9 +228,10 @@ pub fn run_published_plan(
     id: &str,
     plan: &Plan,
     options: &RunOptions,
+    outcomes: &mut Outcomes,
     watch: &dyn Watch,
 ) -> Result<Vec<Chart>, LabError> {
-    let mut chart = run_plan(id, plan, options, watch)?;
+    let mut chart = run_plan(id, plan, options, outcomes, watch)?;
     // An experiment without operations of the measured kind has no point.
     for series in &mut chart.series {
         series.points.retain(|point| point.y.is_finite());

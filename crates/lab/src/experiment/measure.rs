@@ -64,7 +64,7 @@ pub enum Quantity {
 }
 
 impl Statistic {
-    const ALL: [(Statistic, &'static str); 5] = [
+    pub(super) const ALL: [(Statistic, &'static str); 5] = [
         (Statistic::Mean, "mean"),
         (Statistic::P50, "p50"),
         (Statistic::P90, "p90"),
@@ -95,7 +95,7 @@ impl Kind {
 
 impl Quantity {
     /// The ends of names. Latency has none: it is what a percentile of an operation means.
-    const ALL: [(Quantity, &'static str); 4] = [
+    pub(super) const ALL: [(Quantity, &'static str); 4] = [
         (Quantity::RoundTrips, "-round-trips"),
         (Quantity::Messages, "-messages"),
         (Quantity::Bytes, "-bytes"),

@@ -20,7 +20,7 @@ mod settings;
 
 pub use answer::{Answer, KindAnswer};
 pub use built_in::{BuiltInPlan, built_in_plans};
-pub use engine::{ask, ask_growth, run_plan};
+pub use engine::{Outcomes, ask, ask_growth, run_plan};
 pub use error::LabError;
 pub use figures::{FigureInfo, definition_of, figures, figures_named, run_figure, run_published_plan};
 pub use growth::{Growth, GrowthAnswer, GrowthRatio, GrowthSide, SplitAnswer, Times};

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use guira_lab::experiment::{
-    self, FigureInfo, LabError, Plan, RunOptions, definition_of, figures, figures_named, run_figure, run_published_plan,
+    self, FigureInfo, LabError, Outcomes, Plan, RunOptions, definition_of, figures, figures_named, run_figure,
+    run_published_plan,
 };
 use guira_lab::report::{Chart, Claim, Directory, Distance, Origin, Point, Run, Series, claims, distances, number};
 use serde::Serialize;
@@ -47,10 +48,15 @@ struct Task<'t> {
 }
 
 impl Task<'_> {
-    fn measure(&self, options: &RunOptions, watch: &Watcher<'_>) -> Result<Vec<Chart>, LabError> {
+    fn measure(
+        &self,
+        options: &RunOptions,
+        outcomes: &mut Outcomes,
+        watch: &Watcher<'_>,
+    ) -> Result<Vec<Chart>, LabError> {
         match self.plan {
-            Some(plan) => run_published_plan(self.id, plan, options, watch),
-            None => run_figure(self.id, options, watch),
+            Some(plan) => run_published_plan(self.id, plan, options, outcomes, watch),
+            None => run_figure(self.id, options, outcomes, watch),
         }
     }
 }
@@ -105,12 +111,12 @@ fn carry_out(
     let run = run_of(arguments, title, command, out);
     let mut results = out.map(|path| Results::open(path, &run)).transpose()?;
     let watcher = Watcher::new(output);
-    let mut all = Vec::new();
+    let (mut all, mut outcomes) = (Vec::new(), Outcomes::default());
     for (index, task) in tasks.iter().enumerate() {
         let charts = match results.as_ref().and_then(|results| results.finished(task)) {
             Some(charts) => charts,
             None => {
-                let measured = task.measure(&arguments.options(arguments.chart_seeds()), &watcher);
+                let measured = task.measure(&arguments.options(arguments.chart_seeds()), &mut outcomes, &watcher);
                 watcher.finish();
                 let charts = match measured {
                     Ok(charts) => charts,

@@ -1,5 +1,6 @@
 //! One experiment: its simulation, and what its results say.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::ops::ControlFlow;
 
@@ -22,7 +23,8 @@ const QUOTED: usize = 3;
 #[derive(Clone, Debug)]
 pub(super) struct Outcome {
     pub(super) answer: Answer,
-    costs: Vec<(Kind, OperationTally)>,
+    /// Every cost that a chart can show.
+    costs: HashMap<(Statistic, Kind, Quantity), f64>,
     steadiness: Steadiness,
 }
 
@@ -131,7 +133,7 @@ pub(super) fn outcome(
     usage: &Usage,
     notes: Vec<String>,
 ) -> Outcome {
-    let mut costs: Vec<(Kind, OperationTally)> = Vec::new();
+    let mut tallies: Vec<(Kind, OperationTally)> = Vec::new();
     for (name, tally) in counts.operations.named() {
         let kind = match name {
             "read" => Kind::Read,
@@ -139,12 +141,20 @@ pub(super) fn outcome(
             _ => Kind::Update,
         };
         if tally.count > 0 {
-            costs.push((kind, tally.clone()));
+            tallies.push((kind, tally.clone()));
         }
     }
     let mut all = OperationTally::default();
-    costs.iter().for_each(|(_, tally)| all.merge(tally));
-    costs.push((Kind::Operation, all));
+    tallies.iter().for_each(|(_, tally)| all.merge(tally));
+    tallies.push((Kind::Operation, all));
+    let mut costs = HashMap::new();
+    for (kind, tally) in &tallies {
+        for (statistic, _) in Statistic::ALL {
+            for (quantity, _) in Quantity::ALL {
+                costs.insert((statistic, *kind, quantity), cost(tally, statistic, quantity));
+            }
+        }
+    }
     let answer = Answer {
         experiment: *experiment,
         seed: options.seed,
@@ -157,7 +167,7 @@ pub(super) fn outcome(
         read_slots: None,
         matches_mops: None,
         element_bytes: None,
-        kinds: costs.iter().map(|(kind, tally)| kind_answer(*kind, tally)).collect(),
+        kinds: tallies.iter().map(|(kind, tally)| kind_answer(*kind, tally)).collect(),
         resources: resources(usage),
         bound_by: bound_by(usage, experiment),
         notes,
@@ -180,10 +190,7 @@ impl Outcome {
             Measure::Fairness => Some(self.answer.fairness),
             Measure::Matches => self.answer.matches_mops,
             Measure::ElementBytes => self.answer.element_bytes.map(|bytes| bytes as f64),
-            Measure::Cost(statistic, kind, quantity) => {
-                let (_, tally) = self.costs.iter().find(|(of, _)| *of == kind)?;
-                Some(cost(tally, statistic, quantity))
-            }
+            Measure::Cost(statistic, kind, quantity) => self.costs.get(&(statistic, kind, quantity)).copied(),
         }
     }
 }

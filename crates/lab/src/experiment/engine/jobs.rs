@@ -85,14 +85,56 @@ impl Prepared {
     }
 }
 
-/// Carries out `experiments`, and returns their outcomes in the same order; [`LabError::Unfillable`] for those whose
-/// table cannot be filled.
+/// The outcome of an experiment; [`LabError::Unfillable`] if its table cannot be filled.
+type Ended = Result<Outcome, LabError>;
+
+/// The experiments that were carried out, with their outcomes: those that several charts have in common are carried out
+/// once.
+#[derive(Debug, Default)]
+pub struct Outcomes(Vec<(Determinants, Ended)>);
+
+/// Everything that determines the outcome of an experiment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Determinants {
+    experiment: Experiment,
+    seed: u64,
+    quick: bool,
+    /// The least time that the experiments of its chart measure.
+    least_us: f64,
+}
+
+impl Outcomes {
+    fn get(&self, of: &Determinants) -> Option<&Ended> {
+        self.0.iter().find(|(known, _)| known == of).map(|(_, ended)| ended)
+    }
+}
+
+/// Carries out the experiments that have no outcome yet, and returns those of all, in the same order.
 pub(super) fn run(
     experiments: &[Experiment],
     options: &RunOptions,
+    outcomes: &mut Outcomes,
     watch: &dyn Watch,
-) -> Result<Vec<Result<Outcome, LabError>>, LabError> {
+) -> Result<Vec<Ended>, LabError> {
     let least_us = experiments.iter().map(|experiment| least_span_us(experiment, options)).fold(0.0, f64::max);
+    let (seed, quick) = (options.seed, options.quick);
+    let all = experiments.iter().map(|&experiment| Determinants { experiment, seed, quick, least_us });
+    let all: Vec<Determinants> = all.collect();
+    let (known, new): (Vec<_>, Vec<_>) = all.iter().copied().partition(|of| outcomes.get(of).is_some());
+    known.iter().for_each(|_| watch.cell_done());
+    let of_new: Vec<Experiment> = new.iter().map(|of| of.experiment).collect();
+    let ended = carry_out(&of_new, least_us, options, watch)?;
+    outcomes.0.extend(new.into_iter().zip(ended));
+    Ok(all.iter().filter_map(|of| outcomes.get(of).cloned()).collect())
+}
+
+/// Carries out `experiments`, and returns their outcomes in the same order.
+fn carry_out(
+    experiments: &[Experiment],
+    least_us: f64,
+    options: &RunOptions,
+    watch: &dyn Watch,
+) -> Result<Vec<Ended>, LabError> {
     let prepared = experiments.iter().map(|experiment| Ok((experiment, Prepared::new(experiment, options, least_us)?)));
     let jobs: Vec<Job<'_>> = prepared.collect::<Result<_, LabError>>()?;
     let groups = groups(&jobs);
@@ -100,7 +142,7 @@ pub(super) fn run(
         let of_group = group.iter().map(|index| &jobs[*index].1);
         require_memory(of_group, options.jobs.clamp(1, group.len()))?;
     }
-    let mut outcomes: Vec<Option<Result<Outcome, LabError>>> = jobs.iter().map(|_| None).collect();
+    let mut outcomes: Vec<Option<Ended>> = jobs.iter().map(|_| None).collect();
     for group in groups {
         let table = match jobs[group[0]].1.filled(&|| watch.is_stopped()) {
             Ok(table) => table,
@@ -214,5 +256,56 @@ fn run_group(
         Some(error) => Err(error),
         None if outcomes.len() == group.len() => Ok(outcomes),
         None => Err(failed("an experiment", &"its thread ended early")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::{Plan, run_plan};
+
+    /// Goes on, or stops every experiment that begins.
+    struct Watching {
+        is_stopped: bool,
+    }
+
+    impl Watch for Watching {
+        fn begin(&self, _: &str, _: u64) {}
+
+        fn cell_done(&self) {}
+
+        fn is_stopped(&self) -> bool {
+            self.is_stopped
+        }
+    }
+
+    #[test]
+    fn experiments_of_several_charts_are_carried_out_once() {
+        let plan = |measure: &str, values: &str| {
+            let text = format!(
+                "title = \"reads\"\nmeasure = \"{measure}\"\nx = {{ parameter = \"clients\", values = {values} }}\n\
+                 series = [{{ name = \"dummy\" }}]\n[base]\nsetting = \"dummy\"\nworkload = \"c\"\nentries = 1138\n\
+                 span-us = 200\nwarm-us = 20\n"
+            );
+            Plan::parse("plan", &text).unwrap()
+        };
+        let options = RunOptions { quick: true, seed: 1, seeds: 2, jobs: 1 };
+        let mut outcomes = Outcomes::default();
+        let mut run = |plan: &Plan, options: &RunOptions, is_stopped| {
+            run_plan("chart", plan, options, &mut outcomes, &Watching { is_stopped })
+        };
+        let rates = run(&plan("throughput", "[1, 2]"), &options, false).unwrap();
+        // Nothing is carried out for these, so nothing is stopped.
+        assert_eq!(run(&plan("throughput", "[1, 2]"), &options, true).unwrap(), rates);
+        let latencies = run(&plan("p99-read", "[1, 2]"), &options, true).unwrap();
+        assert_ne!(latencies.series[0].points[0].y, rates.series[0].points[0].y);
+        // Other experiments and other seeds are.
+        let others = [
+            (plan("throughput", "[1, 3]"), options),
+            (plan("throughput", "[1, 2]"), RunOptions { seed: 2, ..options }),
+        ];
+        for (plan, options) in others {
+            assert!(matches!(run(&plan, &options, true), Err(LabError::Stopped)));
+        }
     }
 }

@@ -13,19 +13,27 @@ mod stores;
 
 use self::cell::Outcome;
 pub use self::growth::ask_growth;
+pub use self::jobs::Outcomes;
 use super::{Answer, Experiment, LabError, Plan, RunOptions, Watch};
 use crate::report::{Chart, Origin, Point, Series, number};
 
-/// Carries out the experiments of a plan. Every table is checked at its end, and so are the histories of sampled keys.
+/// Carries out the experiments of a plan that are not among `outcomes`, and adds theirs. Every table is checked at its
+/// end, and so are the histories of sampled keys.
 ///
 /// # Errors
 /// [`LabError::Memory`] before anything is allocated; [`LabError::Stopped`]; [`LabError::Failed`] if a check fails.
-pub fn run_plan(id: &str, plan: &Plan, options: &RunOptions, watch: &dyn Watch) -> Result<Chart, LabError> {
+pub fn run_plan(
+    id: &str,
+    plan: &Plan,
+    options: &RunOptions,
+    outcomes: &mut Outcomes,
+    watch: &dyn Watch,
+) -> Result<Chart, LabError> {
     let planned = plan.series(options.quick);
     let experiments: Vec<Experiment> =
         planned.iter().flat_map(|series| series.cells.iter().map(|cell| cell.experiment)).collect();
     watch.begin(&plan.title, experiments.len() as u64 * u64::from(options.seeds));
-    let mut by_seed = of_seeds(&experiments, options, watch)?;
+    let mut by_seed = of_seeds(&experiments, options, outcomes, watch)?;
     let (mut notes, mut unsteady) = (Vec::new(), Vec::new());
     let mut series = Vec::new();
     for planned in planned {
@@ -98,7 +106,7 @@ pub fn ask(experiment: &Experiment, options: &RunOptions, watch: &dyn Watch) -> 
     experiment.check()?;
     watch.begin("one experiment", options.seeds.into());
     let mut answers = Vec::new();
-    for outcomes in of_seeds(std::slice::from_ref(experiment), options, watch)? {
+    for outcomes in of_seeds(std::slice::from_ref(experiment), options, &mut Outcomes::default(), watch)? {
         for outcome in outcomes {
             answers.push(outcome?.into_answer());
         }
@@ -116,8 +124,11 @@ pub fn ask(experiment: &Experiment, options: &RunOptions, watch: &dyn Watch) -> 
 fn of_seeds(
     experiments: &[Experiment],
     options: &RunOptions,
+    outcomes: &mut Outcomes,
     watch: &dyn Watch,
 ) -> Result<Vec<std::vec::IntoIter<Result<Outcome, LabError>>>, LabError> {
     let seeds = (0..options.seeds).map(|nth| options.seed.wrapping_add(nth.into()));
-    seeds.map(|seed| Ok(jobs::run(experiments, &RunOptions { seed, ..*options }, watch)?.into_iter())).collect()
+    seeds
+        .map(|seed| Ok(jobs::run(experiments, &RunOptions { seed, ..*options }, outcomes, watch)?.into_iter()))
+        .collect()
 }
