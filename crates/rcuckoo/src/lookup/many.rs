@@ -53,6 +53,8 @@ pub(crate) struct Group {
     bytes: Vec<u8>,
     steps: ArrayVec<Step, GROUP_KEYS>,
     extents: ArrayVec<ExtentRef, GROUP_KEYS>,
+    /// The words read for each extent; `None` for those that are left to separate lookups.
+    ranges: ArrayVec<Option<Range<usize>>, GROUP_KEYS>,
 }
 
 impl Group {
@@ -60,6 +62,7 @@ impl Group {
         self.bytes.clear();
         self.steps.clear();
         self.extents.clear();
+        self.ranges.clear();
     }
 
     /// Records the hit in the verified sample `words` of `row`: an inline value is appended to the group's bytes.
@@ -91,7 +94,7 @@ impl Reader {
         keys: &[K],
         mut visit: impl FnMut(usize, Result<Option<&[u8]>, Error>),
     ) {
-        let mut group = std::mem::take(&mut self.group);
+        let mut group = self.group.take().unwrap_or_default();
         for (i, keys) in keys.chunks(GROUP_KEYS).enumerate() {
             group.clear();
             // A lookup that was dropped may have left its READs in flight. // [R-DROP-1]
@@ -102,7 +105,7 @@ impl Reader {
             };
             self.finish_group(lane, keys, stepped, &mut group, |key, found| visit(i * GROUP_KEYS + key, found)).await;
         }
-        self.group = group;
+        self.group = Some(group);
     }
 
     /// Same as [`Reader::get_many`], on a lane that executes in place: without a future unless it has to wait.
@@ -115,7 +118,7 @@ impl Reader {
         keys: &[K],
         mut visit: impl FnMut(usize, Result<Option<&[u8]>, Error>),
     ) {
-        let mut group = std::mem::take(&mut self.group);
+        let mut group = self.group.take().unwrap_or_default();
         for (i, keys) in keys.chunks(GROUP_KEYS).enumerate() {
             group.clear();
             let stepped = match self.shape {
@@ -125,7 +128,7 @@ impl Reader {
             };
             self.finish_group(lane, keys, stepped, &mut group, |key, found| visit(i * GROUP_KEYS + key, found)).await;
         }
-        self.group = group;
+        self.group = Some(group);
     }
 
     #[in_place]
@@ -185,13 +188,13 @@ impl Reader {
             }
             group.steps.push(step);
         }
-        for (i, first) in second {
-            let i = usize::from(i);
+        for (i, first) in &second {
+            let i = usize::from(*i);
             let lookup = Lookup::at(rows, keys[i].as_ref(), places[i]);
             match lookup.sample_second(table, lane, words, &[]).await? {
                 Second::Hit(hit) => group.steps[i] = group.hit(&rows, lookup.second(table), words, &hit),
                 Second::Miss(second, again) => {
-                    let verdict = lookup.miss_verdict_in_turn(table, [&first, &second], again);
+                    let verdict = lookup.miss_verdict_in_turn(table, [first, &second], again);
                     if matches!(verdict, Verdict::Absent) {
                         group.steps[i] = Step::Absent;
                     }
@@ -271,8 +274,10 @@ impl Reader {
             group.steps = keys.iter().map(|_| Step::Separate).collect();
         }
         let mut words = std::mem::take(&mut self.extent);
-        let ranges = self.read_extents(lane, &group.extents, &mut words).await.unwrap_or_default();
-        let Group { bytes, steps, extents, .. } = group;
+        let Group { bytes, steps, extents, ranges, .. } = group;
+        if !extents.is_empty() && self.read_extents(lane, extents, &mut words, ranges).await.is_err() {
+            ranges.clear();
+        }
         for (i, (key, step)) in keys.iter().zip(steps.iter()).enumerate() {
             let at = bytes.len();
             let held = match step {
@@ -302,15 +307,15 @@ impl Reader {
         self.extent = words;
     }
 
-    /// Reads the extents of a group into `words`, and returns the range of words of each; large extents are left to
-    /// separate lookups. 1 round trip, none if there are none.
+    /// Reads the extents of a group into `words`, and adds the range of words of each to `ranges`; large extents are
+    /// left to separate lookups. 1 round trip.
     async fn read_extents<L: Lane + ?Sized>(
         &self,
         lane: &mut L,
         extents: &[ExtentRef],
         words: &mut Vec<u64>,
-    ) -> Result<ArrayVec<Option<Range<usize>>, GROUP_KEYS>, FabricError> {
-        let mut ranges = ArrayVec::new();
+        ranges: &mut ArrayVec<Option<Range<usize>>, GROUP_KEYS>,
+    ) -> Result<(), FabricError> {
         let mut end = 0;
         for extent in extents {
             let fits = extent.words().filter(|words| end + words <= GROUP_EXTENT_WORDS);
@@ -320,7 +325,7 @@ impl Reader {
         words.resize(end.max(words.len()), 0);
         let mut batch = ArrayVec::<Verb<'_>, GROUP_KEYS>::new();
         let mut rest = &mut words[..];
-        for (extent, range) in extents.iter().zip(&ranges) {
+        for (extent, range) in extents.iter().zip(&*ranges) {
             let Some(range) = range else { continue };
             let (into, after) = rest.split_at_mut(range.len());
             rest = after;
@@ -329,6 +334,6 @@ impl Reader {
         if !batch.is_empty() {
             post(lane, &mut batch[..]).await?;
         }
-        Ok(ranges)
+        Ok(())
     }
 }

@@ -56,7 +56,7 @@ pub struct Reader {
     pub(crate) segments: SegmentMap,
     /// Rows for the path searches of the reader's client.
     pub(crate) cache: RowCache,
-    pub(crate) group: Box<Group>,
+    pub(crate) group: Option<Box<Group>>,
     pub(crate) backoff: Backoff,
     /// The client whose reader this is, where tables are repaired. [R-REPAIR-2]
     pub(crate) repairs_as: Option<OwnerId>,
@@ -136,7 +136,7 @@ impl Reader {
             words: Vec::new(),
             segments: table.map(),
             cache: RowCache::none(),
-            group: Box::default(),
+            group: None,
             backoff: Backoff::new(config.seed ^ 0x7265_6164, config.backoff_ns, config.longest_backoff_ns),
             repairs_as: None,
             observer: None,
