@@ -13,26 +13,18 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use guira::Store;
 use guira_fabric::{Addr, FabricError, Region, SlotHold, Verb};
 use guira_fabric_shm::{
     Access, CreateError, CreateOptions, KillError, Location, ProcessIdentity, ProcessState, ShmError, ShmRegion,
 };
-use guira_fabric_tcp::TcpRegion;
-use guira_session::client::ConnectOptions;
 use guira_testing::{patience, wait_until};
 
 use common::{DEVICE_BYTES, MAIN_BYTES, Scratch, ScratchDirectory, read, submit, write};
 
 const ROLE: &str = "GUIRA_SHM_TEST_ROLE";
 const PATH: &str = "GUIRA_SHM_TEST_PATH";
-/// The URL of a memory node, for children that need one.
-const NODE: &str = "GUIRA_SHM_TEST_NODE";
-/// A slot that no client takes, because the table has fewer slots.
-const SPARE_SLOT: u16 = 60_000;
 /// The modes of a region whose slots are locked in its own file, and of one with a lock file.
 const MODES: [u32; 2] = [0o600, 0o644];
 
@@ -181,7 +173,6 @@ fn child() {
         "cloner" => forker(&location, |body| bare_clone(body)),
         "exiting forker" => exiting_forker(&location),
         "exec caller" => exec_caller(&location),
-        "remote forker" => remote_forker(&location),
         "descriptor closer" => descriptor_closer(&location),
         "prober" => prober(&location),
         "unsafe file system" => unsafe_file_system(&location),
@@ -189,7 +180,6 @@ fn child() {
         "memlock limited" => memlock_limited(&location),
         "fork storm" => fork_storm(&location),
         "unprivileged" => unprivileged(&location),
-        "client" => client(&location),
         "reader" => locks::reader(&location),
         "creator" => locks::creator(&location),
         "outsider" => locks::outsider(&location),
@@ -315,130 +305,6 @@ fn exiting_forker(location: &Location) {
     assert_eq!(status, 0);
     say("alone");
     wait_for_order();
-}
-
-/// Has a store and a connection to a memory node, which the forked process cannot use: its requests are refused, and
-/// drops affect only its copies. Then it opens its own.
-fn remote_forker(location: &Location) {
-    let url = std::env::var(NODE).unwrap();
-    let (store, endpoint) = (Store::open(&url).unwrap(), url.strip_prefix("tcp://").unwrap());
-    let options = ConnectOptions::new(endpoint.parse().unwrap());
-    let connect = || TcpRegion::connect(&options).unwrap();
-    let (region, client, reader) = (connect(), store.client().unwrap(), store.reader());
-    let (hold, lane) = (region.hold(SPARE_SLOT).unwrap().unwrap(), region.lane());
-    // A task that holds the permit to change the key, and keeps it, unless the node was faster than this thread.
-    let stuck = (0..100).find_map(|_| {
-        let mut client = outcome_of(store.to_async().client()).unwrap();
-        let mut update = Box::pin(async move { client.update(b"cuckoo", b"grey").await });
-        update.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending().then_some(update)
-    });
-    let stuck = stuck.expect("the node answers later");
-    let pools = Pools::of(&store);
-    let mut parents = Some((store, client, reader, region, hold, lane, pools));
-    let pid = fork(|| {
-        let (store, mut client, mut reader, region, hold, mut lane, pools) = parents.take().unwrap();
-        pools.are_refused();
-        refused(client.get(b"cuckoo").err());
-        let waits = client.counters().queue_waits;
-        refused(client.put(b"cuckoo", b"never").err());
-        assert_eq!(client.counters().queue_waits, waits, "the child does not wait in its parent's lock queue");
-        refused(client.remove(b"cuckoo").err());
-        refused(reader.get(b"cuckoo").err());
-        refused(reader.get_many(&[b"cuckoo"]).remove(0).err());
-        refused(store.client().err());
-        refused(poll_once(store.to_async().client()).err());
-        refused(store.len_estimate().err());
-        assert!(
-            region.session().is_stale()
-                && lane.is_stale()
-                && region.session().clone().is_stale()
-                && region.lane().is_stale()
-        );
-        let mut seen = [0];
-        let refusal = submit(&mut lane, &mut [Verb::Read { addr: Addr::main(0), into: &mut seen }]);
-        assert!(matches!(refusal, Err(FabricError::Forked)) && seen == [0]);
-        assert!(matches!(region.hold(SPARE_SLOT + 1), Err(FabricError::Forked)));
-        assert!(matches!(region.session().fence(SPARE_SLOT), Err(FabricError::Forked)));
-        assert!(matches!(region.session().counters(), Err(FabricError::Forked)));
-        drop((client, reader, store, hold, lane, region));
-
-        let store = Store::open(url).unwrap();
-        let mut client = store.client().unwrap();
-        assert_eq!(client.get(b"cuckoo").unwrap().as_deref(), Some(&b"grey"[..]));
-        client.put(b"child", b"alive").unwrap();
-        write(&mut open(location).lane(), Addr::main(0), 1);
-        loop {
-            std::thread::park();
-            std::hint::black_box(&client);
-        }
-    });
-    drop(stuck);
-    say(pid);
-    wait_for_order();
-    let (store, mut client, _, _, _, _, pools) = parents.take().unwrap();
-    assert_eq!(client.put(b"cuckoo", b"greyer").unwrap(), guira::Put::Replaced);
-    assert!(store.reader().contains(b"child").unwrap());
-    pools.are_as_before();
-    say(client.slot());
-    wait_for_order();
-}
-
-fn refused(error: Option<guira::Error>) {
-    let error = error.expect("the child cannot use it");
-    assert!(error.effect() == guira::Effect::None && error.to_string().contains("fork"), "{error}");
-}
-
-fn poll_once<F: Future>(future: F) -> F::Output {
-    match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(output) => output,
-        Poll::Pending => panic!("the future is not ready at once"),
-    }
-}
-
-/// Polls `future` until it is ready: another thread opens a new session.
-fn outcome_of<F: Future>(future: F) -> F::Output {
-    let (mut future, mut outcome) = (std::pin::pin!(future), None);
-    wait_until("the future is ready", || {
-        match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(output) => outcome = Some(output),
-            Poll::Pending => {}
-        }
-        outcome.is_some()
-    });
-    outcome.expect("it is ready")
-}
-
-/// Pools whose only clients are lent.
-struct Pools {
-    of_tasks: guira::aio::Pool,
-    of_threads: guira::Pool,
-    to_task: guira::aio::PooledClient,
-    to_thread: guira::PooledClient,
-}
-
-impl Pools {
-    fn of(store: &Store) -> Pools {
-        let (of_tasks, of_threads) = (store.to_async().pool(1), store.pool(1));
-        let (to_task, to_thread) = (outcome_of(of_tasks.get()).unwrap(), of_threads.get().unwrap());
-        Pools { of_tasks, of_threads, to_task, to_thread }
-    }
-
-    /// Asserts, in a forked child, that clients are neither lent nor returned.
-    fn are_refused(mut self) {
-        refused(poll_once(self.of_tasks.get()).err());
-        refused(self.of_threads.get().err());
-        refused(poll_once(self.to_task.get(b"cuckoo")).err());
-        refused(self.to_thread.get(b"cuckoo").err());
-        assert_eq!((self.of_tasks.status().size, self.of_threads.status().size), (0, 0));
-    }
-
-    fn are_as_before(mut self) {
-        assert!(self.to_thread.contains(b"cuckoo").unwrap());
-        drop((self.to_task, self.to_thread));
-        let (of_tasks, of_threads) = (self.of_tasks.status(), self.of_threads.status());
-        assert_eq!((of_tasks.size, of_tasks.idle, of_threads.size, of_threads.idle), (1, 1, 1, 1));
-        outcome_of(self.of_tasks.close_idle()).unwrap();
-    }
 }
 
 /// Holds slot 1 and executes another program.
@@ -647,15 +513,6 @@ fn fork_storm(location: &Location) {
     wait_for_order();
 }
 
-/// Opens the table at `location` and keeps a client until it is told to continue.
-fn client(location: &Location) {
-    let store = Store::open(guira::Url::file(location.path()).unwrap()).unwrap();
-    let client = store.client().unwrap();
-    say(store.stat().unwrap().clients[0].slot);
-    wait_for_order();
-    drop(client);
-}
-
 /// Drops its privileges, after which every operation on the file is refused.
 fn unprivileged(location: &Location) {
     const NOBODY: u32 = 65_534;
@@ -734,30 +591,6 @@ fn locks_of_readers_are_found() {
     drop(all);
     assert_eq!(region.foreign_lock(0..1024).unwrap(), None);
     assert!(region.hold(4).unwrap().is_some());
-}
-
-/// A dead client whose slot a reader has locked is neither reported as alive nor recovered, and the reason is reported,
-/// until the lock ends.
-#[test]
-fn a_dead_client_under_a_read_lock_is_unknown() {
-    let scratch = Scratch::new();
-    let url = guira::Url::file(scratch.location.path()).unwrap();
-    let store = Store::create(&url, &guira::CreateOptions::new(100).max_clients(8)).unwrap();
-    let mut actor = Actor::spawn("client", &scratch.location);
-    let slot: u16 = actor.next_word().parse().unwrap();
-    actor.kill();
-    let reader = lock_for_reading(&scratch.location, i64::from(slot)..i64::from(slot) + 1);
-    let state = |store: &Store| store.stat().unwrap().clients[0].state;
-    assert_eq!(state(&store), guira::admin::ClientState::Unknown);
-    let lock = store.slot_lock().unwrap().expect("a lock");
-    assert_eq!((lock.first_slot, lock.last_slot), (slot, slot));
-    let repair = store.recover(&mut |_, _| ()).unwrap();
-    assert_eq!((repair.recovered.len(), repair.living.len(), repair.failed.len()), (0, 0, 1));
-    assert!(repair.failed[0].reason.contains("for reading"), "{}", repair.failed[0].reason);
-    store.client().unwrap().put(b"cuckoo", b"grey").unwrap();
-    drop(reader);
-    assert_eq!(state(&store), guira::admin::ClientState::Dead);
-    assert_eq!(store.recover(&mut |_, _| ()).unwrap().recovered.len(), 1);
 }
 
 #[test]
@@ -909,37 +742,6 @@ fn thousands_of_slots_cost_one_mapping() {
         assert_eq!(count(), (maps, descriptors));
         assert!((0..8192).all(|slot| is_free(&region, slot)));
     }
-}
-
-/// The same for stores served by a memory node, and for connections.
-#[test]
-fn a_forked_child_cannot_use_its_parents_connections() {
-    let served = Store::create_unnamed(&guira::CreateOptions::new(1_000).max_clients(64)).unwrap();
-    served.client().unwrap().put(b"cuckoo", b"grey").unwrap();
-    let node = served.serve(&guira::ServeOptions::new(([127, 0, 0, 1], 0).into()).threads(1)).unwrap();
-    let is_dead = |slot: u16| {
-        let clients = served.stat().unwrap().clients;
-        clients.iter().any(|client| client.slot == slot && client.state == guira::admin::ClientState::Dead)
-    };
-    let scratch = Scratch::new();
-    let mut lane = scratch.create().lane();
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.env(NODE, format!("tcp://{}", node.local_addrs()[0]));
-    let mut actor = Actor::start(command, "remote forker", &scratch.location);
-    let forked = Orphan(actor.next_word().parse().unwrap());
-    wait_until("the forked process has done its part", || read(&mut lane, Addr::main(0)) == 1);
-    actor.resume();
-    let slot: u16 = actor.next_word().parse().unwrap();
-    // The dropped task did not end its client. The put has recovered that client only if it ran into its lock.
-    served.recover(&mut |_, _| ()).unwrap();
-    assert_eq!(served.stat().unwrap().clients.len(), 2, "parent and child: {:?}", served.stat().unwrap().clients);
-    assert!(!is_dead(slot), "the child dropped its copies; the parent and its connection are alive");
-    actor.kill();
-    wait_until("the child does not keep its parent's slot", || is_dead(slot));
-    assert!(forked.is_running());
-    let repair = served.recover(&mut |_, _| ()).unwrap();
-    assert_eq!((repair.recovered.len(), repair.living.len()), (1, 1), "the child is alive");
-    assert_eq!(served.reader().get(b"cuckoo").unwrap().as_deref(), Some(&b"greyer"[..]));
 }
 
 /// Forks at any time while slots are taken and released leave no copy of a hold.

@@ -160,32 +160,6 @@ fn a_read_only_user_blocks_no_client() {
     assert_eq!(directory.entries(), 0);
 }
 
-/// The same for a table: clients change it, and are recovered after they were killed.
-#[test]
-fn a_read_only_user_of_a_table_blocks_no_client() {
-    let directory = ScratchDirectory::new();
-    let location = directory.file("table");
-    let url = guira::Url::file(location.path()).unwrap();
-    let store = Store::create(&url, &guira::CreateOptions::new(100).max_clients(2).mode(READABLE)).unwrap();
-    let mut killed = Actor::spawn("client", &location);
-    killed.next_word();
-    let file = fs::File::open(location.path()).unwrap();
-    rustix::fs::fcntl_lock(&file, rustix::fs::FlockOperation::NonBlockingLockShared).unwrap();
-    let mut client = store.client().unwrap();
-    client.put(b"cuckoo", b"grey").unwrap();
-    killed.kill();
-    assert_eq!(
-        store.stat().unwrap().clients.iter().filter(|it| it.state == guira::admin::ClientState::Dead).count(),
-        1
-    );
-    let mut second = store.client().unwrap();
-    second.put(b"ani", b"black").unwrap();
-    assert_eq!(store.slot_lock().unwrap(), None);
-    drop((client, second, file));
-    Store::destroy(&url).unwrap();
-    assert_eq!(directory.entries(), 0);
-}
-
 /// Returns the problem of the lock file when the region is opened for writing, and asserts that reading works.
 #[track_caller]
 fn problem_of(location: &Location) -> LockFileProblem {

@@ -14,13 +14,13 @@ use std::time::Duration;
 
 use guira::admin::{Cause, CheckReport, ClientState, Killed, ProblemKind};
 use guira::errors::KillError;
-use guira::{AdminError, Blame, CreateOptions, Error, OpenError, OpenOptions, Store};
+use guira::{AdminError, Blame, CreateOptions, Error, OpenError, OpenOptions, Store, Url};
 use guira_conformance::delegate;
 use guira_fabric::{Lane, Region, SlotHold, Submitted, Verb};
 use guira_fabric_shm::{Access, Location, ProcessIdentity, ShmLane, ShmRegion};
 use guira_layout::{OwnerId, Preset, SlotState, SlotWord};
 use guira_rcuckoo::{Change, ClientConfig, NewValue, SlotClient, claim_slot, open_table, release_slot};
-use guira_testing::{patience, wait_until};
+use guira_testing::{ScratchFolder, patience, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -705,4 +705,28 @@ fn opening_a_client_waits_for_the_last_slot() {
     let patient = Store::open_with(&table.url, &OpenOptions::default().deadline(100 * patience())).unwrap();
     let refused = patient.client().map(drop);
     assert!(matches!(refused, Err(Error::Open(OpenError::TooManyClients { .. }))), "a table in use is not waited for");
+}
+
+/// A process that may only read the file of a table, and locks all of it, blocks no client, and no recovery of a killed
+/// one.
+#[test]
+fn a_read_only_user_of_a_table_blocks_no_client() {
+    let folder = ScratchFolder::in_shared_memory();
+    let path = folder.path().join("table");
+    let url = Url::file(&path).unwrap();
+    let store = Store::create(&url, &CreateOptions::new(100).max_clients(2).mode(0o644)).unwrap();
+    let table = Table { url };
+    let mut killed = Actor::start(&table);
+    let file = std::fs::File::open(&path).unwrap();
+    rustix::fs::fcntl_lock(&file, rustix::fs::FlockOperation::NonBlockingLockShared).unwrap();
+    let mut client = store.client().unwrap();
+    client.put(b"cuckoo", b"grey").unwrap();
+    killed.kill();
+    let dead = store.stat().unwrap().clients.iter().filter(|client| client.state == ClientState::Dead).count();
+    assert_eq!(dead, 1);
+    let mut second = store.client().unwrap();
+    second.put(b"ani", b"black").unwrap();
+    assert_eq!(store.slot_lock().unwrap(), None);
+    drop((client, second, file, table));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "the table and its lock file are gone");
 }

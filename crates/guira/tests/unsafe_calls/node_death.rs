@@ -2,20 +2,19 @@
 //! The process ends at once, as by SIGKILL; what it had written stays in the region.
 //!
 //! The node runs this test program again, with only the test `node`, which reads its options from the environment.
-#![allow(unsafe_code, reason = "it forbids writes to pages of the region")]
-#![expect(clippy::unwrap_used, reason = "helpers of tests are not tests themselves to the lint")]
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::Ipv4Addr;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 
-use guira::Client;
-use guira::{CreateOptions, Effect, OpenOptions, ServeOptions, Store, Url};
-use guira_testing::{ReservedPort, patience, unique_name};
+use guira::{Client, CreateOptions, Effect, OpenOptions, ServeOptions, Store, Url};
+use guira_testing::{ReservedPort, patience};
 use rustix::mm::{MprotectFlags, mprotect};
 
-const NODE: &str = "GUIRA_SHM_TEST_MORTAL_NODE";
+use crate::Table;
+
+const NODE: &str = "GUIRA_TEST_MORTAL_NODE";
 const READY: &str = "@@serving";
 const PROTECTED: &str = "@@protected";
 /// One or two pages begin inside each row.
@@ -33,7 +32,7 @@ impl NodeProcess {
     /// Serves `backing` on `port`. Writing to the page of the file at byte `protected` ends the node.
     fn start(backing: &Url, port: u16, protected: Option<usize>) -> NodeProcess {
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "node", "--nocapture", "--quiet"])
+            .args(["--exact", "node_death::node", "--nocapture", "--quiet"])
             .env(NODE, format!("{port} {backing}"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -111,15 +110,6 @@ fn node() {
     served.stop().unwrap();
 }
 
-/// A table that is destroyed on drop.
-struct TempTable(Url);
-
-impl Drop for TempTable {
-    fn drop(&mut self) {
-        drop(Store::destroy(&self.0));
-    }
-}
-
 /// Returns the offset of `value` in a row of the region's file. The records of clients, before all rows, may contain
 /// it, too.
 fn find(url: &Url, value: &[u8]) -> usize {
@@ -156,14 +146,12 @@ fn assert_value(client: &mut Client, key: &[u8], number: u8, node: &mut NodeProc
 /// that dies earlier, in the record, leaves the row as it was.
 #[test]
 fn a_node_that_dies_inside_a_row_leaves_its_record() {
-    let url = Url::shm(&unique_name()).unwrap();
-    let options = CreateOptions::new(64).format(FORMAT.parse().unwrap()).max_clients(8);
-    let store = Store::create(&url, &options).unwrap();
-    let _table = TempTable(url.clone());
+    let (table, store) = Table::create(&CreateOptions::new(64).format(FORMAT.parse().unwrap()).max_clients(8));
+    let url = &table.url;
     // No other process is given the port while one node has ended and the next one has not begun.
     let reserved = ReservedPort::new();
     let port = reserved.port;
-    let mut node = NodeProcess::start(&url, port, None);
+    let mut node = NodeProcess::start(url, port, None);
     let remote =
         Store::open_with(Url::tcp("127.0.0.1", port).unwrap(), &OpenOptions::default().reconnect_timeout(patience()))
             .unwrap();
@@ -171,11 +159,11 @@ fn a_node_that_dies_inside_a_row_leaves_its_record() {
     let key = &key_far_from_slots(&store)[..];
     let mut number = 1;
     client.put(key, &value(number)).unwrap();
-    let entry_page = find(&url, &value(number)) / PAGE_BYTES;
+    let entry_page = find(url, &value(number)) / PAGE_BYTES;
     let (mut deaths, mut replays, mut torn) = (0, 0, 0);
     for page in entry_page - PAGES_AROUND..=entry_page + PAGES_AROUND {
         drop(node);
-        node = NodeProcess::start(&url, port, Some(page * PAGE_BYTES));
+        node = NodeProcess::start(url, port, Some(page * PAGE_BYTES));
         // The session is new; the first operation reports that, if it may have had an effect.
         assert_value(&mut client, key, number, &mut node);
         let before = store.stat().unwrap().totals;
@@ -193,13 +181,13 @@ fn a_node_that_dies_inside_a_row_leaves_its_record() {
         // Every other time the client reads before the dead node's slots are recovered, through the record if need be.
         let is_early = deaths % 2 == 1;
         let early = is_early.then(|| {
-            node = NodeProcess::start(&url, port, None);
+            node = NodeProcess::start(url, port, None);
             client.get(key).unwrap().expect("the key")
         });
         let repair = store.recover(&mut |_, _| ()).unwrap();
         assert!(repair.failed.is_empty(), "{repair:?}");
         if !is_early {
-            node = NodeProcess::start(&url, port, None);
+            node = NodeProcess::start(url, port, None);
         }
         let met = store.stat().unwrap().totals.since(&before);
         println!("page {page}: {} records replayed, {} torn rows", met.replays, met.torn_rows);
