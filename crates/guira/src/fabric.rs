@@ -17,7 +17,7 @@ use guira_session::client::NodeSession;
 use guira_session::wire::{Fabric, Grant};
 
 use crate::Error;
-use crate::stat::{FileStat, NodeStat, RegionStat};
+use crate::admin::stat::{FileStat, NodeStat, RegionStat};
 
 /// A region of one of the fabrics. Clones share it.
 #[derive(Clone)]

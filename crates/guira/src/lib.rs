@@ -200,36 +200,24 @@
 #![forbid(unsafe_code)]
 #![warn(missing_debug_implementations)]
 
+pub mod admin;
 pub mod aio;
 mod client;
-mod copy;
 mod create;
-mod doctor;
 mod error;
 mod events;
 mod fabric;
-mod grow;
 pub mod guide;
-mod list;
 mod mismatch;
-mod name_watch;
 mod options;
 mod owners;
 mod pool;
 mod reader;
-mod reconnect_backoff;
-mod repair;
 mod scan;
 mod serve;
-mod session_binding;
 mod sessions;
-mod slot_locks;
-mod stat;
 mod state;
 mod store;
-mod successor;
-mod tls_file;
-mod token_file;
 pub mod typed;
 mod url;
 mod wait;
@@ -248,32 +236,12 @@ pub use options::{CreateOptions, CreateProgress, OnMismatch, OpenOptions, Reopen
 pub use pool::{Pool, PoolStatus, PooledClient};
 pub use reader::Reader;
 pub use scan::{LenEstimate, Scan, ScanSummary, Snapshot};
-pub use serve::{LockTable, ServeOptions, ServerHandle};
+pub use serve::{AccessToken, LockTable, ServeOptions, ServerHandle};
+#[cfg(feature = "tls")]
+pub use serve::{ClientTls, NodeTls};
 pub use state::{Expected, Put, Swap, Token, Versioned};
 pub use store::Store;
-#[cfg(feature = "tls")]
-pub use tls_file::{ClientTls, NodeTls};
-pub use token_file::AccessToken;
 pub use url::{RdmaDevice, RdmaNode, Url};
-
-/// Administration of tables: statistics, checks, repairs, memory nodes, the list of a host's tables, and what a host
-/// needs for them.
-pub mod admin {
-    pub use guira_check::{
-        Cause, CheckReport, ChunkCounts, ClassStats, OwnerChunks, Problem, ProblemKind, SpaceStats, Stage, TableStats,
-    };
-    pub use guira_fabric::{ByteCount, printable, shell_word};
-    pub use guira_session::client::Endpoint;
-    pub use guira_session::node::{NodeCounters, NodeEvent, NodeEventKind, TokenNumber};
-    pub use guira_session::wire::Fabric;
-
-    pub use crate::copy::{CopyEvent, CopyObserver, CopyOptions, CopyReport, CopyStage};
-    pub use crate::doctor::{CheckState, DoctorCheck, DoctorOptions, DoctorReport, doctor};
-    pub use crate::list::{ClientCounts, ListedState, ListedTable, TableSummary, list};
-    pub use crate::repair::{FailedRecovery, Killed, LivingClient, RecoveredClient, RecoveryReport};
-    pub use crate::scan::{DamageVisitor, Unreadable, Visitor};
-    pub use crate::stat::{ChangeCount, ClientStat, ClientState, FileStat, NodeStat, RegionStat, Stat};
-}
 
 /// The causes inside an [`enum@Error`], for programs that match on them.
 pub mod errors {
@@ -288,11 +256,10 @@ pub mod errors {
     pub use guira_session::tls::TlsError;
     pub use guira_session::wire::{CloseReason, WireError};
 
+    pub use crate::admin::slot_locks::SlotLock;
     pub use crate::error::InsufficientSpace;
     pub use crate::mismatch::Mismatch;
-    pub use crate::slot_locks::SlotLock;
-    pub use crate::tls_file::TlsFileError;
-    pub use crate::token_file::TokenFileError;
+    pub use crate::serve::{TlsFileError, TokenFileError};
     pub use crate::url::UrlError;
 }
 

@@ -16,16 +16,16 @@ use guira_rcuckoo::{
     reserve_table, slots,
 };
 
+use crate::admin::repair::own_slot_client;
+use crate::admin::stat::liveness;
 use crate::admin::{ClientState, Stat};
 use crate::aio::Taken;
 use crate::events::Events;
 use crate::fabric::{FabricLane, FabricRegion, Waiting};
-use crate::name_watch::NameWatch;
 use crate::options::Access;
-use crate::repair::own_slot_client;
-use crate::session_binding::without_effect;
+use crate::sessions::NameWatch;
+use crate::sessions::binding::without_effect;
 use crate::sessions::{self, Session, Sessions};
-use crate::stat::liveness;
 use crate::wait::block_on;
 use crate::{AdminError, Client, Error, OpenError, OpenOptions, OperationErrorKind, Pool, Reader, Url, aio};
 
@@ -404,7 +404,7 @@ impl Store {
     /// # }
     /// ```
     pub fn stat(&self) -> Result<Stat, Error> {
-        crate::stat::stat(&self.current()?.inner)
+        crate::admin::stat::stat(&self.current()?.inner)
     }
 
     /// Checks every row, checksum, entry, lock, slot and extent, while other clients go on. Leftovers of dead clients

@@ -26,7 +26,7 @@ use super::reader::{check_versions, lookups, part_of};
 use crate::errors::NoSpace;
 use crate::events::Events;
 use crate::fabric::{FabricLane, FabricRegion, Waiting};
-use crate::session_binding::{Holds, ReconnectDeadline, SessionBinding, is_session_lost, without_effect};
+use crate::sessions::binding::{Holds, ReconnectDeadline, SessionBinding, is_session_lost, without_effect};
 use crate::sessions::{Session, Sessions};
 use crate::store::Inner;
 use crate::wait::block_on;

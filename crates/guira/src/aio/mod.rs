@@ -31,7 +31,7 @@ pub use self::reader::Reader;
 pub(crate) use self::reader::part_of;
 pub use self::scan::Scan;
 use crate::fabric::Waiting;
-use crate::session_binding::without_effect;
+use crate::sessions::binding::without_effect;
 use crate::sessions::deadline_after;
 use crate::store::Inner;
 pub use crate::typed::tasks::{Typed, TypedClient, TypedReader};

@@ -12,8 +12,8 @@ use guira_rcuckoo::{Counters, Operation, Table, TryGet};
 
 use crate::events::Events;
 use crate::fabric::{FabricLane, Waiting};
-use crate::session_binding::{Holds, ReconnectDeadline, SessionBinding, is_session_lost};
 use crate::sessions::Sessions;
+use crate::sessions::binding::{Holds, ReconnectDeadline, SessionBinding, is_session_lost};
 use crate::store::Inner;
 use crate::{Error, OperationError, OperationErrorKind, Token, Versioned};
 

@@ -10,8 +10,8 @@ use guira_rcuckoo::{Counters, SlotInfo, TableError, read_slot, read_totals, slot
 use guira_session::client::NodeSession;
 use guira_session::wire::{Fabric, Grant};
 
+use crate::admin::repair::is_stopped;
 use crate::fabric::FabricRegion;
-use crate::repair::is_stopped;
 use crate::store::Inner;
 use crate::wait::block_on;
 use crate::{AdminError, Error, OpenError};

@@ -68,7 +68,7 @@ mod files {
 
     use super::TlsFileError;
     use crate::owners::is_own_or_of_root;
-    use crate::token_file::OTHERS_MAY;
+    use crate::serve::token_file::OTHERS_MAY;
 
     /// The maximum size of a file in bytes: enough for all certificate authorities there are.
     const MAX_FILE_BYTES: u64 = 4 << 20;

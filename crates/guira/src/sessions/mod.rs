@@ -7,6 +7,11 @@
 //! Invariants: session numbers grow; a later session leads to the same table as the first, or there is none; of many
 //! concurrent requests, one connects; no lock is held across an await.
 
+pub(crate) mod binding;
+mod name_watch;
+mod reconnect_backoff;
+mod successor;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread;
@@ -25,10 +30,12 @@ use guira_session::wire::{CloseReason, Grant, PriorSession, SessionId, Token};
 
 use crate::fabric::{FabricRegion, Waiting};
 use crate::options::Access;
-use crate::reconnect_backoff::ReconnectBackoff;
-use crate::session_binding::is_loss;
 use crate::wait::wait_for;
 use crate::{AccessToken, Error, OpenError, OpenOptions, Url};
+
+use self::binding::is_loss;
+pub(crate) use self::name_watch::NameWatch;
+use self::reconnect_backoff::ReconnectBackoff;
 
 /// The bounds of the time that a node may take to answer a batch before the connection counts as lost. Within them it
 /// is the deadline of operations.

@@ -3,8 +3,8 @@
 use guira_fabric_shm::{FoundKind, FoundRegion, ShmError, found_regions};
 use guira_rcuckoo::TableError;
 
+use crate::admin::stat::clients_of;
 use crate::admin::{ClientState, FileStat};
-use crate::stat::clients_of;
 use crate::{Error, OpenError, OpenOptions, Store, Url};
 
 /// A table in this host's shared memory, or a file there that may be one. It is serialized as one object.

@@ -1,5 +1,8 @@
 //! Serving a table to other hosts: this process becomes its memory node.
 
+mod tls_file;
+mod token_file;
+
 use std::fmt;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -17,15 +20,18 @@ use guira_rcuckoo::Table;
 use guira_session::node::{Node, NodeAccess, NodeHandle, NodeOptions, Service};
 use guira_session::wire::{Fabric, Grant, Token};
 
-#[cfg(feature = "tls")]
-use crate::NodeTls;
 use crate::admin::{NodeCounters, NodeEvent};
 use crate::errors::NodeError;
 use crate::fabric::FabricRegion;
 use crate::options::Access;
 use crate::sessions::device_options;
 use crate::store::{Inner, random};
-use crate::{AccessToken, AdminError, Error, Store, Url};
+use crate::{AdminError, Error, Store, Url};
+
+pub use self::tls_file::TlsFileError;
+#[cfg(feature = "tls")]
+pub use self::tls_file::{ClientTls, NodeTls};
+pub use self::token_file::{AccessToken, TokenFileError};
 
 /// Bytes of a page of memory.
 const PAGE_BYTES: u64 = 4096;

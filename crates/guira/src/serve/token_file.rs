@@ -14,7 +14,7 @@ use crate::owners::is_own_or_of_root;
 
 /// Permission bits that let any user read the file, or its group change it. Its group may read it: services get files
 /// that belong to root in this way, and access control lists look the same.
-pub(crate) const OTHERS_MAY: u32 = 0o027;
+pub(super) const OTHERS_MAY: u32 = 0o027;
 /// Bytes that are read from a file: a token with its line end, and enough to notice that there is more.
 const MAX_FILE_BYTES: u64 = 64;
 /// Hexadecimal digits of a token.
