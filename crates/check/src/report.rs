@@ -223,7 +223,7 @@ pub enum CheckError {
         /// The stage of the check.
         stage: Stage,
         /// The fabric's error.
-        source: FabricError,
+        r#source: FabricError,
     },
     /// The table was destroyed: there is nothing to count.
     #[error("the table was destroyed")]

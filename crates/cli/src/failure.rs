@@ -152,7 +152,7 @@ pub enum Failure {
     #[error("{source}; {advice}")]
     Advised {
         /// The failure.
-        source: Box<Failure>,
+        r#source: Box<Failure>,
         /// The advice.
         advice: String,
     },
@@ -160,7 +160,7 @@ pub enum Failure {
     #[error("{}", of_reading(source))]
     Reading {
         /// The failure.
-        source: Box<Failure>,
+        r#source: Box<Failure>,
     },
     /// The value of a key is not a number that can be incremented.
     #[error("{0}; nothing was changed")]
@@ -183,7 +183,7 @@ pub enum Failure {
         /// Number of records loaded before.
         loaded: Loaded,
         /// The store's error.
-        source: Box<guira::Error>,
+        r#source: Box<guira::Error>,
     },
     /// Copying a table failed.
     #[error("{doing}: {source}; {}", copied_text(*copied))]
@@ -191,7 +191,7 @@ pub enum Failure {
         /// The step that failed: reading a table, or storing a key.
         doing: String,
         /// The store's error.
-        source: Box<guira::Error>,
+        r#source: Box<guira::Error>,
         /// Number of records copied before.
         copied: u64,
     },
@@ -199,7 +199,7 @@ pub enum Failure {
     #[error("{source}; {loaded}")]
     Input {
         /// The error of the input.
-        source: InputError,
+        r#source: InputError,
         /// Number of records loaded before.
         loaded: Loaded,
     },
@@ -227,7 +227,7 @@ pub enum Failure {
         /// The operation, as a verb phrase.
         attempt: String,
         /// The system's error.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// The system refused memory, so the command ended early, in order.
     #[error("{refusal}{}", ended.as_ref().map_or_else(String::new, |ended| format!("; {}", of_refusal(ended))))]
@@ -279,7 +279,7 @@ pub enum Failure {
         /// The work that was done.
         done: String,
         /// The error of writing the answer.
-        source: Box<Failure>,
+        r#source: Box<Failure>,
     },
     /// Some rows of a table could not be read. Each was reported before.
     #[error("{rows} could not be read completely; all other records were read", rows = counted(*rows, "row"))]

@@ -57,7 +57,13 @@ pub enum ExtentError {
     Full(NoSpace),
     /// The fabric failed; the index is unchanged.
     #[error("cannot reserve space for a value: {0}")]
-    Fabric(#[from] FabricError),
+    Fabric(FabricError),
+}
+
+impl From<FabricError> for ExtentError {
+    fn from(error: FabricError) -> ExtentError {
+        ExtentError::Fabric(error)
+    }
 }
 
 /// The chunks of one client, and the extents it cuts from them.

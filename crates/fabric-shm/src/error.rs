@@ -143,7 +143,7 @@ pub enum ShmError {
         /// The step that was refused.
         operation: &'static str,
         /// The kernel's answer.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// The file system is mounted read-only.
     #[error("cannot {attempt} {}: could not {operation}: its file system is mounted read-only; nothing was changed",
@@ -323,7 +323,7 @@ pub enum ShmError {
         /// The step that failed.
         operation: &'static str,
         /// The kernel's answer.
-        source: io::Error,
+        r#source: io::Error,
     },
 }
 
@@ -370,7 +370,7 @@ pub enum CreateError<E> {
         /// The file.
         path: PathBuf,
         /// The caller's error.
-        source: E,
+        r#source: E,
     },
 }
 

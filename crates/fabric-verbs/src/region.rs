@@ -25,7 +25,7 @@ pub enum AttachError {
         /// The address of the node.
         address: SocketAddr,
         /// The reason.
-        source: FabricError,
+        r#source: FabricError,
     },
 }
 

@@ -114,7 +114,7 @@ pub enum InputError {
         /// The name of the input.
         name: String,
         /// The system's error.
-        source: io::Error,
+        r#source: io::Error,
     },
 }
 

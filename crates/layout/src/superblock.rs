@@ -166,7 +166,13 @@ pub enum SuperblockError {
     },
     /// The parameters match their fingerprint, but they are not those of a valid table.
     #[error("the superblock has invalid parameters: {0}")]
-    Config(#[from] ConfigError),
+    Config(ConfigError),
+}
+
+impl From<ConfigError> for SuperblockError {
+    fn from(error: ConfigError) -> SuperblockError {
+        SuperblockError::Config(error)
+    }
 }
 
 impl Superblock {

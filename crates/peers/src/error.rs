@@ -54,7 +54,7 @@ pub enum PeersError {
         /// The system.
         system: String,
         /// The cause.
-        source: Box<PeersError>,
+        r#source: Box<PeersError>,
     },
     /// The operating system refused.
     #[error("cannot {attempt}: {source}")]
@@ -62,7 +62,7 @@ pub enum PeersError {
         /// The action that failed.
         attempt: String,
         /// The operating system's error.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// The store refused.
     #[error(transparent)]

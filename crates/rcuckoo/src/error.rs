@@ -160,7 +160,7 @@ pub enum ErrorKind {
     Fabric {
         /// The fabric's error.
         #[from]
-        source: FabricError,
+        r#source: FabricError,
     },
     /// The fabric: an earlier batch of this client was lost, so it is unknown which locks the client holds. Nothing was
     /// changed. [R-DROP-2]
@@ -170,7 +170,7 @@ pub enum ErrorKind {
     )]
     Lost {
         /// The fabric's error when the batch was lost.
-        source: FabricError,
+        r#source: FabricError,
     },
     /// The memory: part of the table is damaged. Nothing was changed.
     #[error("{item} is damaged: {}", symptom(*item))]

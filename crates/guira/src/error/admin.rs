@@ -32,7 +32,7 @@ pub enum AdminError {
         /// The slot, from 0.
         slot: u16,
         /// The cause.
-        source: KillError,
+        r#source: KillError,
     },
     /// The table could not be read for statistics or a check. Nothing was changed.
     #[error("{url}: {source}")]
@@ -40,7 +40,7 @@ pub enum AdminError {
         /// The table.
         url: Url,
         /// The cause.
-        source: CheckError,
+        r#source: CheckError,
     },
     /// The table cannot be served to other hosts, or can no longer be. Nothing in the table was changed, unless its
     /// memory is lost, or a session could not be ended.
@@ -49,7 +49,7 @@ pub enum AdminError {
         /// The table.
         url: Url,
         /// The cause.
-        source: NodeError,
+        r#source: NodeError,
     },
     /// The memory of the table cannot be registered with an RDMA device. Nothing in the table was changed.
     #[error("cannot serve {url} over RDMA: {source}")]
@@ -57,7 +57,7 @@ pub enum AdminError {
         /// The table.
         url: Url,
         /// The cause.
-        source: Arc<VerbsError>,
+        r#source: Arc<VerbsError>,
     },
     /// The table cannot be served over RDMA while this process uses it in another way: a network card's atomics are not
     /// atomic with the processor's. Nothing was changed.
@@ -77,7 +77,7 @@ pub enum AdminError {
         /// Records copied before.
         copied: u64,
         /// The cause.
-        source: Box<crate::Error>,
+        r#source: Box<crate::Error>,
     },
     /// The caller's observer stopped a copy. What it had stored stays.
     #[error("the copy into {to} was stopped on request; {}", copied_text(*copied))]

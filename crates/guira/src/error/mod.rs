@@ -1,4 +1,7 @@
 //! Errors. Each says what was attempted, whose fault the failure is, and whether it had an effect.
+//!
+//! The text of an error has that of its cause, so no error returns it from [`std::error::Error::source`]: whoever prints
+//! the chain would print it twice. Such a field is named `r#source`, which thiserror does not return.
 
 mod admin;
 mod open;
@@ -76,7 +79,8 @@ impl fmt::Display for Blame {
 /// `Full` is that of the innermost variant, here [`OperationErrorKind::Full`]. `Fabric` is [`Error::Fabric`] or
 /// [`OperationErrorKind::Fabric`]: the memory could not be reached. Only these errors may have had an effect
 /// ([`Error::effect`]). The text of an error says what was attempted, on what, and whether anything changed; errors of
-/// lookups and scans, which change nothing, leave that out.
+/// lookups and scans, which change nothing, leave that out. It has the texts of all causes;
+/// [`source`](std::error::Error::source) returns none of them.
 ///
 /// ```
 /// use guira::{Blame, Effect, Store, Url};
@@ -136,7 +140,7 @@ pub enum Error {
         /// The table.
         url: Url,
         /// The cause.
-        source: FabricError,
+        r#source: FabricError,
     },
 }
 

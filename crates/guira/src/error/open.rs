@@ -32,18 +32,18 @@ pub enum OpenError {
         /// The table.
         url: Url,
         /// The problem with its parameters.
-        source: ConfigError,
+        r#source: ConfigError,
     },
     /// A format or another parameter of a table could not be parsed. Nothing was changed.
     #[error("{0}; nothing was changed")]
-    Parameter(#[from] ConfigError),
+    Parameter(ConfigError),
     /// The new table could not be formatted. Nothing is left of it.
     #[error("cannot format {url}: {source}; nothing is left of it")]
     Format {
         /// The table.
         url: Url,
         /// The cause.
-        source: FabricError,
+        r#source: FabricError,
     },
     /// The progress function stopped the creation. Nothing is left of the table.
     #[error("cannot create {url}: stopped on request; nothing was changed")]
@@ -57,7 +57,7 @@ pub enum OpenError {
         /// The table.
         url: Url,
         /// The cause.
-        source: TableError,
+        r#source: TableError,
     },
     /// The table's file belongs to a user whom the caller has not named as trusted: see [`crate::OpenOptions::owner`].
     /// Nothing was changed.
@@ -87,7 +87,7 @@ pub enum OpenError {
         /// The table.
         url: Url,
         /// The cause.
-        source: Arc<ConnectError>,
+        r#source: Arc<ConnectError>,
     },
     /// A memory node cannot be reached over RDMA: the device of this machine cannot be used, or the two sides cannot be
     /// connected. Nothing was changed.
@@ -96,7 +96,7 @@ pub enum OpenError {
         /// The table.
         url: Url,
         /// The cause.
-        source: Arc<AttachError>,
+        r#source: Arc<AttachError>,
     },
     /// The token file for the memory node cannot be used. Nothing was changed.
     #[error("cannot read the token for {url} from {}: {reason}; nothing was changed", path.display())]
@@ -110,7 +110,7 @@ pub enum OpenError {
     },
     /// A token file cannot be used. Nothing was changed.
     #[error("{0}; nothing was changed")]
-    AccessToken(#[from] TokenFileError),
+    AccessToken(TokenFileError),
     /// A file with certificates or a private key cannot be used. Nothing was changed.
     #[error("{0}; nothing was changed")]
     TlsFile(Arc<TlsFileError>),
@@ -195,6 +195,18 @@ pub enum OpenError {
         /// The system's answer.
         reason: String,
     },
+}
+
+impl From<TokenFileError> for OpenError {
+    fn from(error: TokenFileError) -> OpenError {
+        OpenError::AccessToken(error)
+    }
+}
+
+impl From<ConfigError> for OpenError {
+    fn from(error: ConfigError) -> OpenError {
+        OpenError::Parameter(error)
+    }
 }
 
 impl OpenError {

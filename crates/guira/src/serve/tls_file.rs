@@ -18,7 +18,7 @@ pub enum TlsFileError {
         /// The file.
         path: PathBuf,
         /// The system's answer.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// Any user may read the private key, or users other than its owner may change it.
     #[error(

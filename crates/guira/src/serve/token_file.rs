@@ -42,7 +42,7 @@ pub enum TokenFileError {
         /// The file.
         path: PathBuf,
         /// The system's answer.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// Any user may read the file, or users other than its owner may change it.
     #[error(

@@ -4,8 +4,12 @@
 use std::ops::ControlFlow;
 
 use guira::errors::TableError;
-use guira::{Blame, CreateOptions, Effect, Error, OpenError, OpenOptions, Operation, Preset, Put, Store, Swap};
+use guira::{
+    AccessToken, Blame, CreateOptions, Effect, EntryFormat, Error, OpenError, OpenOptions, Operation, Preset, Put,
+    Store, Swap, Url,
+};
 use guira::{OperationError as Inner, OperationErrorKind};
+use guira_testing::{ReservedPort, ScratchFolder};
 
 use crate::common::Table;
 
@@ -334,4 +338,36 @@ fn readers_need_no_permission_to_change() {
     };
     assert_eq!(read_only.scan_with(&mut stop).unwrap().entries, 3);
     assert_eq!((read_only.len_estimate().unwrap().entries, read_only.len_estimate().unwrap().error), (200, 0));
+}
+
+/// Programs that print the chain of an error say nothing twice.
+#[test]
+fn no_text_of_a_cause_is_repeated_by_the_chain() {
+    let (table, store) = Table::create(&options("fixed:8:8"));
+    let other = CreateOptions::new(1_000).format("bytes:64".parse().expect("a valid format"));
+    let folder = ScratchFolder::new();
+    let not_a_table = folder.path().join("not a table");
+    std::fs::write(&not_a_table, [1; 8192]).unwrap();
+    let absent = folder.path().join("absent");
+    let nobody = ReservedPort::new();
+    let errors: Vec<Error> = [
+        Store::open("shm://").map(drop),
+        Store::open(Url::file(&absent).unwrap()).map(drop),
+        Store::open(Url::file(&not_a_table).unwrap()).map(drop),
+        Store::open(Url::tcp("127.0.0.1", nobody.port).unwrap()).map(drop),
+        Store::create(&table.url, &other).map(drop),
+        AccessToken::read(&absent).map(drop).map_err(Error::from),
+        "fixed:0".parse::<EntryFormat>().map(drop).map_err(Error::from),
+        store.client().unwrap().put(b"nine bytes", b"8 bytes!").map(drop),
+    ]
+    .into_iter()
+    .map(|result| result.expect_err("a mistake"))
+    .collect();
+    for error in errors {
+        let mut of: &dyn std::error::Error = &error;
+        while let Some(cause) = of.source() {
+            assert!(!of.to_string().contains(&cause.to_string()), "{of}, because of: {cause}");
+            of = cause;
+        }
+    }
 }

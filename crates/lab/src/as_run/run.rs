@@ -87,7 +87,7 @@ pub struct Measured {
 pub enum RunError {
     /// A client's batch was refused.
     #[error("a client failed: {0}")]
-    Fabric(#[from] FabricError),
+    Fabric(FabricError),
     /// Clients wait, but nothing is on its way.
     #[error("clients wait for nothing")]
     Stuck,
@@ -97,6 +97,12 @@ pub enum RunError {
     /// The progress function ended it.
     #[error("stopped on request")]
     Stopped,
+}
+
+impl From<FabricError> for RunError {
+    fn from(error: FabricError) -> RunError {
+        RunError::Fabric(error)
+    }
 }
 
 /// The counts of all clients of a run.

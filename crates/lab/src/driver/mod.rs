@@ -59,13 +59,13 @@ pub enum DriverError {
         /// The action that failed.
         attempt: String,
         /// The store's error.
-        source: guira::Error,
+        r#source: guira::Error,
     },
     /// The system refused a thread for a worker. No operation was begun.
     #[error("cannot start a thread: {source}")]
     Thread {
         /// The system's error.
-        source: std::io::Error,
+        r#source: std::io::Error,
     },
     /// The table cannot hold values of this length.
     #[error("a table of format {format} cannot hold values of {value_bytes} bytes")]

@@ -40,7 +40,7 @@ pub struct Table {
 pub enum TableError {
     /// The superblock could not be read.
     #[error("cannot read the superblock: {0}")]
-    Fabric(#[from] FabricError),
+    Fabric(FabricError),
     /// The superblock is invalid.
     #[error(transparent)]
     Superblock(#[from] SuperblockError),
@@ -55,6 +55,12 @@ pub enum TableError {
     /// The table was destroyed.
     #[error("the table was destroyed")]
     Destroyed,
+}
+
+impl From<FabricError> for TableError {
+    fn from(error: FabricError) -> TableError {
+        TableError::Fabric(error)
+    }
 }
 
 impl Table {

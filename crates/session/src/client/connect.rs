@@ -32,7 +32,7 @@ pub enum ConnectError {
         /// The endpoint of the node.
         endpoint: Endpoint,
         /// The error of the operating system.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// The connection was refused.
     #[error("cannot connect to the memory node at {address}: connection refused; nothing was changed")]
@@ -54,7 +54,7 @@ pub enum ConnectError {
         /// The address, the last one if the host has several.
         address: SocketAddr,
         /// The error of the operating system.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// The TLS handshake failed: one side does not speak TLS, or does not accept the other's certificate.
     #[error("TLS with the memory node at {address} failed: {reason}; nothing was changed")]
@@ -86,7 +86,7 @@ pub enum ConnectError {
         /// The address of the node.
         address: SocketAddr,
         /// The error in the frame.
-        source: WireError,
+        r#source: WireError,
     },
     /// The node refused the session, for instance because of the protocol's version or the token, or because it has as
     /// many sessions as it allows.
