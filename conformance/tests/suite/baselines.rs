@@ -10,15 +10,15 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use guira_baselines::cuckoo::{CuckooStore, Probing, Shape as CuckooShape, Table as CuckooTable, WAYS};
-use guira_baselines::dummy::{DummyStore, Shape as DummyShape, Table as DummyTable};
-use guira_baselines::linear::clusters::Clusters;
-use guira_baselines::linear::model::{Costs, Distances};
-use guira_baselines::linear::{Builder, LinearStore, Shape, Table};
-use guira_baselines::{BuildError, Change, Client, ErrorKind, Layout, Ports, Store};
 use guira_conformance::swarm::{Baseline, Counts};
 use guira_fabric::{Effect, Profile, Region, SplitMix64};
 use guira_fabric_sim::{Network, Sim, SimOptions, Stopped};
+use guira_lab::baselines::cuckoo::{CuckooStore, Probing, Shape as CuckooShape, Table as CuckooTable, WAYS};
+use guira_lab::baselines::dummy::{DummyStore, Shape as DummyShape, Table as DummyTable};
+use guira_lab::baselines::linear::clusters::Clusters;
+use guira_lab::baselines::linear::model::{Costs, Distances};
+use guira_lab::baselines::linear::{Builder, LinearStore, Shape, Table};
+use guira_lab::baselines::{BuildError, Change, Client, ErrorKind, Layout, Ports, Store};
 
 const SEED: u64 = 39;
 const VALUE_BYTES: usize = 4;

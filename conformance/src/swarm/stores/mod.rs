@@ -15,13 +15,13 @@ mod run;
 use std::fmt;
 use std::rc::Rc;
 
-use guira_baselines::Layout;
-use guira_baselines::clover::{CloverStore, Reuse, Shape as CloverShape, Steering, Table as CloverTable, Trust};
-use guira_baselines::cuckoo::{CuckooStore, Probing, Shape as CuckooShape, Table as CuckooTable};
-use guira_baselines::dummy::{DummyStore, Shape as DummyShape, Table as DummyTable};
-use guira_baselines::linear::{LinearStore, Shape as LinearShape, Table as LinearTable};
 use guira_fabric::{Caps, Profile, SplitMix64};
 use guira_fabric_sim::{Card, Cluster, FaultPlan, Hazard, Model, Network, SimOptions, Swarm};
+use guira_lab::baselines::Layout;
+use guira_lab::baselines::clover::{CloverStore, Reuse, Shape as CloverShape, Steering, Table as CloverTable, Trust};
+use guira_lab::baselines::cuckoo::{CuckooStore, Probing, Shape as CuckooShape, Table as CuckooTable};
+use guira_lab::baselines::dummy::{DummyStore, Shape as DummyShape, Table as DummyTable};
+use guira_lab::baselines::linear::{LinearStore, Shape as LinearShape, Table as LinearTable};
 
 use self::run::drive;
 use super::setup::{PACKET_BYTES, packet_caps, round_trip_ns};

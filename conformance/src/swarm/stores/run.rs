@@ -4,10 +4,10 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use guira_baselines::{Change, Client, Error, ErrorKind, Outcome, Ports, Store};
 use guira_check::history::{Answer, Call, History, HistoryError, SEARCH_STEPS};
 use guira_fabric::{Effect, FabricError, Region, SplitMix64, pause_until};
 use guira_fabric_sim::{ClientId, Event, EventKind, Fault, FaultPlan, Sim, SimRegion, Stopped};
+use guira_lab::baselines::{Change, Client, Error, ErrorKind, Outcome, Ports, Store};
 
 use super::StoreSetup;
 use crate::swarm::describe::Description;

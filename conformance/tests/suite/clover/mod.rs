@@ -7,8 +7,6 @@ mod steering;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use guira_baselines::clover::{CloverClient, CloverStore, Counts, Reuse, Shape, Table};
-use guira_baselines::{BuildError, Change, Client, Cost, Error, ErrorKind, Outcome, Ports, Store};
 use guira_check::history::{Answer, Call, History, SEARCH_STEPS};
 use guira_conformance::swarm::{Baseline, Counts as RunCounts, StoreRun, StoreSetup};
 use guira_fabric::memory::Ordering;
@@ -17,6 +15,8 @@ use guira_fabric_sim::{
     ClientId, EventKind, Fault, FaultPlan, Network, NodeEvent, NodeFault, Relaxations, Sim, SimOptions, SimRegion,
     Stopped,
 };
+use guira_lab::baselines::clover::{CloverClient, CloverStore, Counts, Reuse, Shape, Table};
+use guira_lab::baselines::{BuildError, Change, Client, Cost, Error, ErrorKind, Outcome, Ports, Store};
 use guira_testing::is_long;
 
 const SEED: u64 = 41;

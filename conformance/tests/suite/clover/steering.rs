@@ -4,14 +4,14 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use guira_baselines::Store;
-use guira_baselines::clover::{CloverStore, Counts, Reuse, Steering, Trust};
 use guira_check::history::{Answer, Call};
 use guira_fabric::memory::Ordering;
 use guira_fabric::{Region, pause_until};
 use guira_fabric_sim::{
     Card, ClientFault, ClientId, Cluster, Fault, FaultPlan, NodeEvent, NodeFault, Sim, SimOptions, Stopped,
 };
+use guira_lab::baselines::Store;
+use guira_lab::baselines::clover::{CloverStore, Counts, Reuse, Steering, Trust};
 
 use super::{
     Actor, FIRST_VALUE, KEYS, NETWORK, SEED, audit, filled, reusing, simulation, some_fail, store, version_of,

@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
+use crate::baselines::Cost;
 use guira::Counters;
-use guira_baselines::Cost;
 use serde::{Deserialize, Serialize};
 
 use super::distribution::{Distribution, mean};

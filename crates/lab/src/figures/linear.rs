@@ -3,11 +3,11 @@
 
 use std::rc::Rc;
 
-use guira_baselines::cuckoo::{CuckooStore, Probing, Shape as CuckooShape, Table as CuckooTable};
-use guira_baselines::linear::clusters::Clusters;
-use guira_baselines::linear::model::{Costs, Distances, bound};
-use guira_baselines::linear::{LinearStore, Shape as LinearShape, Table as LinearTable};
-use guira_baselines::{Client, Layout, Ports, ReadCounts, Store};
+use crate::baselines::cuckoo::{CuckooStore, Probing, Shape as CuckooShape, Table as CuckooTable};
+use crate::baselines::linear::clusters::Clusters;
+use crate::baselines::linear::model::{Costs, Distances, bound};
+use crate::baselines::linear::{LinearStore, Shape as LinearShape, Table as LinearTable};
+use crate::baselines::{Client, Layout, Ports, ReadCounts, Store};
 use guira_fabric::{Profile, Region};
 
 use super::chart;

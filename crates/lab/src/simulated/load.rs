@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use guira_baselines::{Change, Client, Cost, Error, ErrorKind, Outcome};
+use crate::baselines::{Change, Client, Cost, Error, ErrorKind, Outcome};
 use guira_fabric::memory::Ordering;
 use guira_fabric::{Region, SplitMix64};
 use guira_fabric_sim::{ClientId, Fault, Sim, SimRegion, Stopped};

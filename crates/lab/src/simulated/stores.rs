@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use guira_baselines::{Ports, Store};
+use crate::baselines::{Ports, Store};
 use guira_fabric_sim::SimRegion;
 
 use super::in_flight::all_of;

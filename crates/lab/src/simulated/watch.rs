@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use guira_baselines::Outcome;
+use crate::baselines::Outcome;
 use guira_check::history::{Answer, Call, Checked, History, HistoryError, PendingOperation, SEARCH_STEPS};
 use guira_fabric::{Effect, SplitMix64};
 use rustc_hash::FxHashMap;

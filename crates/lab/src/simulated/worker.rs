@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use guira_baselines::{Change, Client, Error, ErrorKind, Outcome};
+use crate::baselines::{Change, Client, Error, ErrorKind, Outcome};
 use guira_fabric::Region;
 use guira_fabric_sim::{Sim, SimLane, SimRegion, Stopped};
 

@@ -3,13 +3,13 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use guira_baselines::clover::{CloverStore, Reuse, Shape as CloverShape, Steering, Table as CloverTable, Trust};
-use guira_baselines::cuckoo::{CuckooStore, Probing, Shape as CuckooShape, Table as CuckooTable};
-use guira_baselines::dummy::{DummyStore, Shape as DummyShape, Table as DummyTable};
-use guira_baselines::linear::clusters::Clusters;
-use guira_baselines::linear::model::{Costs, Distances, bound};
-use guira_baselines::linear::{LinearStore, Shape as LinearShape, Table as LinearTable};
-use guira_baselines::{BuildError, Layout, Places, Store};
+use crate::baselines::clover::{CloverStore, Reuse, Shape as CloverShape, Steering, Table as CloverTable, Trust};
+use crate::baselines::cuckoo::{CuckooStore, Probing, Shape as CuckooShape, Table as CuckooTable};
+use crate::baselines::dummy::{DummyStore, Shape as DummyShape, Table as DummyTable};
+use crate::baselines::linear::clusters::Clusters;
+use crate::baselines::linear::model::{Costs, Distances, bound};
+use crate::baselines::linear::{LinearStore, Shape as LinearShape, Table as LinearTable};
+use crate::baselines::{BuildError, Layout, Places, Store};
 use guira_fabric::{Profile, WORD_BYTES};
 use guira_fabric_sim::Cluster;
 use guira_layout::EntryFormat;

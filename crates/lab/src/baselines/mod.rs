@@ -1,9 +1,10 @@
 //! Other key/value stores for remote memory, to which RCuckoo is compared.
 //!
 //! Each store is a module. It has a [`Store`], the memory of its nodes with the records in it, and a [`Client`], which
-//! posts verbs on a lane of any fabric, or calls a service of the node, which only the simulator has. Invariants: a store has no clock and no thread, and draws from seeds only, so that
-//! equal records give equal bytes; a client reads nothing but what its verbs bring; what a client costs is counted by its
-//! lane.
+//! posts verbs on a lane of any fabric, or calls a service of the node, which only the simulator has. They are for
+//! measurements: no program stores anything in them. Invariants: a store has no clock and no thread, and draws from
+//! seeds only, so that equal records give equal bytes; a client reads nothing but what its verbs bring; what a client
+//! costs is counted by its lane.
 //!
 //! To add a store: write its layout and its builder from the paper, implement both traits, add it to the lab's settings
 //! (`Setting` and `experiment/engine/stores.rs`), and state in docs/baselines.md what it promises and where it differs

@@ -7,7 +7,7 @@
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::{Addr, Caps, SplitMix64, WORD_BYTES};
 
-use crate::record::{
+use crate::baselines::record::{
     BuildError, Layout, OFFSET_BYTES, SIGNATURE_BYTES, record_words, signature, store_bytes, store_record,
 };
 

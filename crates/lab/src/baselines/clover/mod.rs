@@ -44,8 +44,8 @@ use guira_fabric_sim::{Element, Service};
 use self::entry::Pointer;
 use self::resolver::Resolver;
 use self::server::Server;
-use crate::record::{checked_value, checksum, record_words, words_of};
-use crate::{BuildError, Places, Ports, Store};
+use crate::baselines::record::{checked_value, checksum, record_words, words_of};
+use crate::baselines::{BuildError, Places, Ports, Store};
 
 /// The sizes of entries are multiples of this, as those of the authors' smallest entries.
 const ENTRY_BYTES: u64 = 128;

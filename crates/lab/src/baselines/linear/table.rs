@@ -8,7 +8,7 @@ use guira_fabric::heap::HeapRegion;
 use guira_fabric::memory::prefetch_line;
 use guira_fabric::{Addr, Caps, WORD_BYTES};
 
-use crate::record::{
+use crate::baselines::record::{
     BuildError, KEY_BYTES, Layout, OFFSET_BYTES, SIGNATURE_BYTES, record_words, signature, store_bytes, store_record,
 };
 

@@ -29,8 +29,8 @@ use guira_fabric_sim::{Element, Passing, Rewrite};
 
 use super::Shape;
 use super::entry::Pointer;
-use crate::Places;
-use crate::record::key_in;
+use crate::baselines::Places;
+use crate::baselines::record::key_in;
 
 /// Bytes of what is known of a key: the key, and the end of its chain.
 const KEY_BYTES: u64 = 16;

@@ -15,7 +15,7 @@ use std::rc::Rc;
 
 use guira_fabric::heap::HeapRegion;
 
-use crate::{Ports, Store};
+use crate::baselines::{Ports, Store};
 
 /// A table, and the way in which its clients read the candidates of a key.
 #[derive(Clone)]

@@ -13,8 +13,8 @@ use super::cache::Cache;
 use super::entry::{Known, Pointer};
 use super::server::{Kind, granted, located, request};
 use super::{Reuse, Shape};
-use crate::record::{append_value, checked_key, key_in};
-use crate::{Change, Client, Cost, Error, ErrorKind, Outcome, Ports};
+use crate::baselines::record::{append_value, checked_key, key_in};
+use crate::baselines::{Change, Client, Cost, Error, ErrorKind, Outcome, Ports};
 
 /// The most entries that an operation passes before it gives up: nobody waits for ever for others that are faster.
 const PASSED_MAX: u32 = 1 << 16;

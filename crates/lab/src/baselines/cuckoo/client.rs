@@ -4,11 +4,11 @@
 use guira_fabric::{Addr, Lane, SplitMix64, WORD_BYTES};
 
 use super::table::{Shape, WAYS};
-use crate::record::{
+use crate::baselines::record::{
     Layout, OFFSET_BYTES, ReadCounts, Reads, SIGNATURE_BYTES, append_value, bytes_at, checked_key, key_in,
     record_words, signature,
 };
-use crate::{Change, Client, Cost, Error, Outcome};
+use crate::baselines::{Change, Client, Cost, Error, Outcome};
 
 /// The way in which the candidates of a key are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

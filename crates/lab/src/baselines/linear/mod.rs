@@ -20,7 +20,7 @@ use std::rc::Rc;
 use guira_fabric::heap::HeapRegion;
 
 use self::clusters::Clusters;
-use crate::{Ports, Store};
+use crate::baselines::{Ports, Store};
 
 /// A table, and the size of the READs of its clients.
 #[derive(Clone)]

@@ -13,8 +13,8 @@ use guira_fabric::memory::{Memory, Ordering};
 use guira_fabric::{Caps, WORD_BYTES};
 use guira_fabric_sim::{Service, SimLane, Work};
 
-use crate::record::{append_value, checked_key, checked_value, key_in, record_words, store_record};
-use crate::{BuildError, Change, Client, Cost, Error, Outcome, Places, Ports, Store};
+use crate::baselines::record::{append_value, checked_key, checked_value, key_in, record_words, store_record};
+use crate::baselines::{BuildError, Change, Client, Cost, Error, Outcome, Places, Ports, Store};
 
 /// Bytes of a cache line.
 const LINE_BYTES: u64 = 64;

@@ -14,7 +14,7 @@ use guira_fabric_sim::{Service, Work};
 
 use super::entry::{Known, Pointer};
 use super::{Reuse, Shape};
-use crate::Places;
+use crate::baselines::Places;
 
 /// Entries that a client gets at once.
 const GRANTED: u64 = 16;

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use guira_fabric::memory::{AtomicU64, Ordering};
 use guira_fabric::{Addr, FabricError, Lane, SplitMix64, Verb, WORD_BYTES, post};
 
-use crate::Error;
+use crate::baselines::Error;
 
 /// Bytes of a key.
 pub(crate) const KEY_BYTES: usize = 4;

@@ -8,11 +8,11 @@ use guira_fabric::{Addr, Lane, WORD_BYTES};
 
 use super::clusters::Clusters;
 use super::table::Shape;
-use crate::record::{
+use crate::baselines::record::{
     Layout, OFFSET_BYTES, ReadCounts, Reads, SIGNATURE_BYTES, append_value, bytes_at, checked_key, key_in,
     record_words, signature,
 };
-use crate::{Change, Client, Cost, Error, Outcome};
+use crate::baselines::{Change, Client, Cost, Error, Outcome};
 
 /// A client of a table.
 pub struct LinearClient {
