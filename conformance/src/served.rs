@@ -3,10 +3,10 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use guira_fabric::{Lane, Profile, Region, Space};
-use guira_fabric_tcp::{BatchExecutor, TcpRegion};
 use guira_fabric_verbs::{ConnectionOptions, Device, DeviceOptions, Target, VerbsAgent, VerbsRegion};
-use guira_session::client::{ConnectOptions, Endpoint};
-use guira_session::node::{Node, NodeCounters, NodeHandle, NodeOptions};
+use guira_network::client::{ConnectOptions, Endpoint};
+use guira_network::node::{Node, NodeCounters, NodeHandle, NodeOptions};
+use guira_network::tcp::{BatchExecutor, TcpRegion};
 
 use crate::faulty_proxy::{FaultyProxy, ProxyFaults};
 use crate::{Bench, RdmaDevices};

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use guira::errors::UrlError;
 use guira::{RdmaNode, Url};
-use guira_session::client::Endpoint;
+use guira_network::client::Endpoint;
 
 use super::{Answer, Seed};
 

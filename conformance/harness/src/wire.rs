@@ -2,8 +2,8 @@
 //! words, and the results of a parsed batch have exactly the length of its reply.
 
 use guira_fabric::{FabricError, Verb};
-use guira_fabric_tcp::batch;
-use guira_session::wire::{
+use guira_network::tcp::batch;
+use guira_network::wire::{
     self, ClientParameters, CloseReason, Fabric, FenceReply, Gid, Grant, HEADER_WORDS, Header, Hello, HoldReply, Kind,
     Mtu, PacketNumber, QueuePairEndpoint, QueuePairNumber, Reserve, Segment, SessionId, TargetParameters, Token,
     Welcome,

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use guira_fabric::memory::SharedWords;
 use guira_fabric::{FabricError, RESERVING, Region, check_reserve};
-use guira_session::node::{CloseCause, EndError, Request, Responder, Service};
-use guira_session::wire::{ClientParameters, Fabric, Grant, Kind, Reserve, WireError, encode_segments};
+use guira_network::node::{CloseCause, EndError, Request, Responder, Service};
+use guira_network::wire::{ClientParameters, Fabric, Grant, Kind, Reserve, WireError, encode_segments};
 
 use crate::growth::Growth;
 use crate::memlock;

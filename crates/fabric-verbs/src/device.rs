@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
 use guira_fabric::process::Process;
-use guira_session::wire::{Gid, Mtu};
+use guira_network::wire::{Gid, Mtu};
 
 use crate::exchange::mtu_of_code;
 use crate::ffi::{self, ExtendedContext, Library};

@@ -1,7 +1,7 @@
 //! The values that the two sides of a queue pair derive from the parameters that they exchange. The parameters
-//! themselves are plain values of crate `guira-session`, which carries them.
+//! themselves are plain values of crate `guira-network`, which carries them.
 
-use guira_session::wire::{Mtu, PACKET_NUMBER_MASK, PacketNumber, QueuePairEndpoint};
+use guira_network::wire::{Mtu, PACKET_NUMBER_MASK, PacketNumber, QueuePairEndpoint};
 
 use crate::VerbsError;
 use crate::ffi;
@@ -78,7 +78,7 @@ impl Agreed {
 
 #[cfg(test)]
 mod tests {
-    use guira_session::wire::QueuePairNumber;
+    use guira_network::wire::QueuePairNumber;
 
     use super::*;
 

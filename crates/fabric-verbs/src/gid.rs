@@ -1,6 +1,6 @@
 //! Tables of GIDs, the 128-bit addresses of ports.
 
-use guira_session::wire::Gid;
+use guira_network::wire::Gid;
 
 /// The protocol whose packets a GID addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -12,7 +12,7 @@
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use guira_session::wire::MAX_SEGMENTS;
+use guira_network::wire::MAX_SEGMENTS;
 
 use crate::VerbsError;
 

@@ -3,7 +3,7 @@
 //!
 //! [`Device`] opens a port. The memory side makes a [`Target`] of its bytes and accepts clients; a client creates a
 //! queue pair with [`Connecting`], and its [`Connection`] has lanes ([`VerbsLane`]). The two sides exchange their
-//! parameters in a session of crate `guira-session`: [`VerbsAgent`] is the service of a memory node, and
+//! parameters in a session of crate `guira-network`: [`VerbsAgent`] is the service of a memory node, and
 //! [`VerbsRegion`] the client's side. What one queue
 //! pair orders is the subject of docs/rdma.md.
 //!

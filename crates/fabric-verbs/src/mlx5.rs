@@ -21,7 +21,7 @@
 
 use std::ptr::NonNull;
 
-use guira_session::wire::QueuePairNumber;
+use guira_network::wire::QueuePairNumber;
 
 use crate::device::Opened;
 use crate::ffi::{self, Mlx5, SendWr, Sge};

@@ -7,7 +7,7 @@
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
 
-use guira_session::wire::QueuePairNumber;
+use guira_network::wire::QueuePairNumber;
 
 use crate::ffi::{self, Mlx5QpEx, QpEx, SendWr};
 use crate::mlx5;

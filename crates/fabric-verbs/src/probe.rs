@@ -16,7 +16,7 @@ use std::task::{Context, Poll, Waker};
 
 use guira_fabric::memory::AtomicU64;
 use guira_fabric::{Addr, FabricError, Lane, MaskedCas, Space, Submitted, Verb, clock_ns};
-use guira_session::wire::Grant;
+use guira_network::wire::Grant;
 
 use crate::client::{Connecting, Connection, ConnectionOptions, VerbsLane};
 use crate::mlx5;

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::task::{Context, Poll};
 
 use guira_fabric::{Caps, FabricError, Region, SlotHold};
-use guira_session::client::{ConnectError, ConnectOptions, NodeSession};
-use guira_session::wire::{Fabric, TargetParameters};
+use guira_network::client::{ConnectError, ConnectOptions, NodeSession};
+use guira_network::wire::{Fabric, TargetParameters};
 
 use crate::{Connecting, Connection, ConnectionOptions, Device, DeviceOptions, Drained, VerbsError, VerbsLane};
 

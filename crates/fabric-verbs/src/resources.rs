@@ -7,7 +7,7 @@ use std::ffi::c_int;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use guira_session::wire::{QueuePairEndpoint, QueuePairNumber};
+use guira_network::wire::{QueuePairEndpoint, QueuePairNumber};
 
 use crate::device::Opened;
 use crate::device_memory::DeviceMemory;

@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use guira_fabric::memory::{AtomicU64, SharedWords};
 use guira_fabric::{MaskedCas, Space, WORD_BYTES};
-use guira_session::wire::{ClientParameters, Grant, MAX_SEGMENTS, Segment, TargetParameters};
+use guira_network::wire::{ClientParameters, Grant, MAX_SEGMENTS, Segment, TargetParameters};
 
 use crate::device_memory::{DeviceSpace, Place};
 use crate::exchange::Agreed;

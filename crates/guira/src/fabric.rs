@@ -11,10 +11,10 @@ use std::task::{Context, Poll};
 
 use guira_fabric::{Addr, Caps, FabricError, Lane, Region, SlotHold, Submitted, Traffic, Verb};
 use guira_fabric_shm::{NameLoss, ShmLane, ShmRegion};
-use guira_fabric_tcp::{TcpLane, TcpRegion};
 use guira_fabric_verbs::{VerbsLane, VerbsRegion};
-use guira_session::client::NodeSession;
-use guira_session::wire::{Fabric, Grant};
+use guira_network::client::NodeSession;
+use guira_network::tcp::{TcpLane, TcpRegion};
+use guira_network::wire::{Fabric, Grant};
 
 use crate::Error;
 use crate::admin::stat::{FileStat, NodeStat, RegionStat};

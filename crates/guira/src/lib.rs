@@ -250,11 +250,11 @@ pub mod errors {
     pub use guira_fabric_shm::{Attempt, FileKind, KillError, LockFileProblem, NameLoss, ShmError};
     pub use guira_fabric_verbs::{AttachError, VerbsError};
     pub use guira_layout::{ConfigError, SuperblockError};
+    pub use guira_network::client::ConnectError;
+    pub use guira_network::node::NodeError;
+    pub use guira_network::tls::TlsError;
+    pub use guira_network::wire::{CloseReason, WireError};
     pub use guira_rcuckoo::{DamagedItem, NoSpace, TableError};
-    pub use guira_session::client::ConnectError;
-    pub use guira_session::node::NodeError;
-    pub use guira_session::tls::TlsError;
-    pub use guira_session::wire::{CloseReason, WireError};
 
     pub use crate::admin::slot_locks::SlotLock;
     pub use crate::error::InsufficientSpace;

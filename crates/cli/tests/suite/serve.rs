@@ -26,7 +26,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::{PROGRAM, Run, Table, command, guira, guira_with_input};
-use guira_session::wire::{
+use guira_network::wire::{
     CloseReason, Fabric, Grant, Header, Hello, Kind, Token, Welcome, append, from_wire, to_wire,
 };
 use guira_testing::{patience, wait_until};

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use guira_fabric::{Caps, Effect, FabricError, Fence, MaskedCas, WORD_BYTES, clock_ns};
-use guira_session::client::{Loss, NodeSession};
-use guira_session::wire::{ClientParameters, CloseReason, Segment, TargetParameters, WireError, decode_segments};
+use guira_network::client::{Loss, NodeSession};
+use guira_network::wire::{ClientParameters, CloseReason, Segment, TargetParameters, WireError, decode_segments};
 
 use super::buffers::Buffers;
 use super::driver::{self, Driver};

@@ -10,8 +10,8 @@ use std::task::{Context, Poll, ready};
 use std::thread;
 
 use guira_fabric::{Caps, Effect, FabricError, Lane, Submitted, Traffic, Verb, clock_ns};
-use guira_session::client::Reserving;
-use guira_session::wire::Reserve;
+use guira_network::client::Reserving;
+use guira_network::wire::Reserve;
 
 use super::buffers::Buffer;
 use super::connection::{Inner, User};

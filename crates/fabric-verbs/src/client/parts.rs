@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use guira_fabric::{Addr, Space, WORD_BYTES};
-use guira_session::wire::{MAX_SEGMENTS, Segment, TargetParameters, WireError};
+use guira_network::wire::{MAX_SEGMENTS, Segment, TargetParameters, WireError};
 
 use crate::VerbsError;
 
@@ -112,7 +112,7 @@ fn are_in_order(segments: &[Segment]) -> bool {
 #[cfg(test)]
 pub(super) mod tests {
     use guira_fabric::MaskedCas;
-    use guira_session::wire::{Grant, Mtu, PacketNumber, QueuePairEndpoint, QueuePairNumber};
+    use guira_network::wire::{Grant, Mtu, PacketNumber, QueuePairEndpoint, QueuePairNumber};
 
     use super::*;
 

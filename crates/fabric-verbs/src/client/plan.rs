@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use guira_fabric::{Caps, FabricError, MaskedCas, Space, Verb, WORD_BYTES};
-use guira_session::wire::Grant;
+use guira_network::wire::Grant;
 
 use super::parts::Parts;
 use crate::ffi::{self, SendWr, Sge};
@@ -254,7 +254,7 @@ pub(super) fn copy_results(buffer: impl Fn(usize, &mut [u64]), batch: &mut [Verb
 #[cfg(test)]
 mod tests {
     use guira_fabric::{Addr, Profile};
-    use guira_session::wire::Segment;
+    use guira_network::wire::Segment;
 
     use super::*;
     use crate::client::parts::tests::{MAIN_BYTES, parts};

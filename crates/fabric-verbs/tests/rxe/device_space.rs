@@ -2,7 +2,7 @@
 
 use guira_fabric::{Addr, Space, Verb};
 use guira_fabric_verbs::{Connecting, ConnectionOptions, DevicePlacement, Target, VerbsError};
-use guira_session::wire::Grant;
+use guira_network::wire::Grant;
 
 use crate::fixture::{run, with_devices, words};
 

@@ -4,7 +4,7 @@ use guira_fabric::Space;
 use guira_fabric_verbs::{
     AtomicScope, Connecting, ConnectionOptions, Device, DeviceOptions, GidKind, Target, VerbsError,
 };
-use guira_session::wire::Grant;
+use guira_network::wire::Grant;
 
 use crate::fixture::{Node, open, skip, with_devices, words};
 use crate::processes::{Actor, MEMLOCK_BYTES, WANTED_BYTES};

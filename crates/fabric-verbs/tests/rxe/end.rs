@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use guira_fabric::memory::AtomicU64;
 use guira_fabric::{Addr, Effect, FabricError, Lane, Submitted, Verb, post};
 use guira_fabric_verbs::{Accepted, ConnectionOptions, VerbsLane};
-use guira_session::wire::Grant;
+use guira_network::wire::Grant;
 
 use crate::fixture::{Node, drain, join_all, load, run, skip, snapshot, with_devices};
 use crate::processes::{Actor, WRITER_WORDS, client_text, parse_client, target_text};

@@ -10,7 +10,7 @@ use guira_fabric::{FabricError, Lane, Space, Verb, post};
 use guira_fabric_verbs::{
     Accepted, Connecting, Connection, ConnectionOptions, Device, DeviceOptions, Target, VerbsError, VerbsLane,
 };
-use guira_session::wire::Grant;
+use guira_network::wire::Grant;
 
 /// Set by `cargo xtask test-rdma`: a test without a device fails instead of being skipped.
 const REQUIRED: &str = "GUIRA_RDMA_REQUIRED";

@@ -5,7 +5,7 @@ use std::task::{Context, Poll, Waker};
 
 use guira_fabric::{Addr, FabricError, Lane, Submitted, Verb, post};
 use guira_fabric_verbs::{Connecting, ConnectionOptions, Target, VerbsError};
-use guira_session::wire::Grant;
+use guira_network::wire::Grant;
 
 use crate::fixture::{Node, load, run, spin_on, with_devices};
 

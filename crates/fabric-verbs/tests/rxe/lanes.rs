@@ -5,7 +5,7 @@ use std::time::Instant;
 use guira_fabric::memory::Ordering;
 use guira_fabric::{Addr, Lane, Submitted, Verb, pause_until, post};
 use guira_fabric_verbs::{Connection, ConnectionOptions, VerbsLane, Waiting};
-use guira_session::wire::Grant;
+use guira_network::wire::Grant;
 
 use crate::end::{LINK, SlowLink};
 use crate::fixture::{Node, drain, join_all, load, run, skip, spin_on, with_devices};

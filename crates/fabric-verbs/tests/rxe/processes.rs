@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use guira_fabric::{Addr, MaskedCas, Space, Verb};
 use guira_fabric_verbs::{Connecting, ConnectionOptions, Target};
-use guira_session::wire::{
+use guira_network::wire::{
     ClientParameters, Grant, Mtu, PacketNumber, QueuePairEndpoint, QueuePairNumber, Segment, TargetParameters,
 };
 

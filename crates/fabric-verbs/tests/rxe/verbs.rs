@@ -4,7 +4,7 @@ use guira_fabric::heap::HeapRegion;
 use guira_fabric::memory::Ordering;
 use guira_fabric::{Addr, Effect, FabricError, Lane, MaskedCas, Region, Space, SplitMix64, Submitted, Verb, post};
 use guira_fabric_verbs::{Connecting, ConnectionOptions, VerbsLane};
-use guira_session::wire::Grant;
+use guira_network::wire::Grant;
 
 use crate::fixture::{Node, drain, load, run, spin_on, with_devices};
 

@@ -5,9 +5,9 @@ pub use guira_check::{
     Cause, CheckReport, ChunkCounts, ClassStats, OwnerChunks, Problem, ProblemKind, SpaceStats, Stage, TableStats,
 };
 pub use guira_fabric::{ByteCount, printable, shell_word};
-pub use guira_session::client::Endpoint;
-pub use guira_session::node::{NodeCounters, NodeEvent, NodeEventKind, TokenNumber};
-pub use guira_session::wire::Fabric;
+pub use guira_network::client::Endpoint;
+pub use guira_network::node::{NodeCounters, NodeEvent, NodeEventKind, TokenNumber};
+pub use guira_network::wire::Fabric;
 
 mod copy;
 mod doctor;

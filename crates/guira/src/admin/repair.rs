@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use guira_fabric::{FenceProof, Lane, Region, SlotHold};
 use guira_fabric_shm::{KillError, ProcessIdentity, ProcessState, ShmRegion};
 use guira_layout::{LockId, SlotState, SlotWord};
+use guira_network::wire::FenceReply;
 use guira_rcuckoo::{
     Counters, Incident, Observer, Recovered, SlotClient, SlotInfo, add_totals, free_unowned_locks, read_slot, recover,
     slots, unowned_locks,
 };
-use guira_session::wire::FenceReply;
 
 use crate::fabric::FabricRegion;
 use crate::options::Access;

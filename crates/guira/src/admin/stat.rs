@@ -6,9 +6,9 @@ use guira_check::{CheckError, TableStats, table_stats};
 use guira_fabric::{Caps, Region};
 use guira_fabric_shm::{Boot, RegionInfo};
 use guira_layout::{SlotState, SlotWord};
+use guira_network::client::NodeSession;
+use guira_network::wire::{Fabric, Grant};
 use guira_rcuckoo::{Counters, SlotInfo, TableError, read_slot, read_totals, slots};
-use guira_session::client::NodeSession;
-use guira_session::wire::{Fabric, Grant};
 
 use crate::admin::repair::is_stopped;
 use crate::fabric::FabricRegion;

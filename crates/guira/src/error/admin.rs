@@ -6,7 +6,7 @@ use guira_check::CheckError;
 use guira_fabric::Effect;
 use guira_fabric_shm::KillError;
 use guira_fabric_verbs::VerbsError;
-use guira_session::node::NodeError;
+use guira_network::node::NodeError;
 
 use super::{Blame, verbs_blame};
 use crate::Url;

@@ -13,10 +13,10 @@ use guira_fabric::{Effect, FabricError};
 use guira_fabric_shm::{Attempt, LockFileProblem, ShmError};
 use guira_fabric_verbs::{AttachError, VerbsError};
 use guira_layout::ConfigError;
+use guira_network::client::ConnectError;
+use guira_network::tls::TlsError;
+use guira_network::wire::CloseReason;
 use guira_rcuckoo::TableError;
-use guira_session::client::ConnectError;
-use guira_session::tls::TlsError;
-use guira_session::wire::CloseReason;
 
 pub use self::admin::AdminError;
 pub use self::open::OpenError;

@@ -7,8 +7,8 @@ use guira_fabric::FabricError;
 use guira_fabric_shm::{Attempt, ShmError};
 use guira_fabric_verbs::AttachError;
 use guira_layout::{ConfigError, SuperblockError};
+use guira_network::client::ConnectError;
 use guira_rcuckoo::TableError;
-use guira_session::client::ConnectError;
 
 use super::{Blame, attach_blame, connect_blame, fabric_blame, region_blame};
 use crate::Url;

@@ -13,12 +13,12 @@ use crate::url::RdmaDevice;
 use guira_fabric::memory::{Ordering, SharedWords};
 use guira_fabric::{Caps, Region, Space};
 use guira_fabric_shm::{NameLoss, ShmError, ShmRegion};
-use guira_fabric_tcp::BatchExecutor;
 use guira_fabric_verbs::{Device, DevicePlacement, DeviceSpace, GrowingArea, Target, VerbsAgent};
 use guira_layout::Segments;
+use guira_network::node::{Node, NodeAccess, NodeHandle, NodeOptions, Service};
+use guira_network::tcp::BatchExecutor;
+use guira_network::wire::{Fabric, Grant, Token};
 use guira_rcuckoo::Table;
-use guira_session::node::{Node, NodeAccess, NodeHandle, NodeOptions, Service};
-use guira_session::wire::{Fabric, Grant, Token};
 
 use crate::admin::{NodeCounters, NodeEvent};
 use crate::errors::NodeError;

@@ -64,7 +64,7 @@ mod files {
     use std::os::unix::fs::MetadataExt;
     use std::path::{Path, PathBuf};
 
-    use guira_session::tls::{TlsClient, TlsConfigError, TlsServer};
+    use guira_network::tls::{TlsClient, TlsConfigError, TlsServer};
 
     use super::TlsFileError;
     use crate::owners::is_own_or_of_root;

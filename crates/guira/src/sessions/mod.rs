@@ -20,13 +20,13 @@ use std::time::{Duration, Instant};
 use crate::url::{NodeAddress, RdmaDevice, RdmaNode};
 use guira_fabric::signals::without_signals;
 use guira_fabric::{FabricError, Region};
-use guira_fabric_tcp::TcpRegion;
 use guira_fabric_verbs::{AttachError, ConnectionOptions, DeviceOptions, VerbsError, VerbsRegion};
 use guira_layout::SuperblockError;
+use guira_network::client::{self, ConnectError, ConnectOptions, NodeSession};
+use guira_network::tcp::TcpRegion;
+use guira_network::tls::TlsError;
+use guira_network::wire::{CloseReason, Grant, PriorSession, SessionId, Token};
 use guira_rcuckoo::{Table, TableError, open_table};
-use guira_session::client::{self, ConnectError, ConnectOptions, NodeSession};
-use guira_session::tls::TlsError;
-use guira_session::wire::{CloseReason, Grant, PriorSession, SessionId, Token};
 
 use crate::fabric::{FabricRegion, Waiting};
 use crate::options::Access;

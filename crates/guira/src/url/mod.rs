@@ -7,7 +7,7 @@ use std::str::FromStr;
 mod rdma;
 
 use guira_fabric_shm::{Location, ShmError};
-use guira_session::client::Endpoint;
+use guira_network::client::Endpoint;
 
 pub use rdma::{RdmaDevice, RdmaNode};
 

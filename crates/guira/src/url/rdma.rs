@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use guira_session::client::Endpoint;
+use guira_network::client::Endpoint;
 
 use super::is_canonical;
 

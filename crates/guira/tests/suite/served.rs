@@ -11,7 +11,7 @@ use guira::{
     AdminError, Blame, CreateOptions, Effect, Error, OpenOptions, OperationError, OperationErrorKind, ServeOptions,
     Store, Url,
 };
-use guira_session::wire::{Fabric, Grant, Header, Hello, Kind, Welcome, append, from_wire, to_wire};
+use guira_network::wire::{Fabric, Grant, Header, Hello, Kind, Welcome, append, from_wire, to_wire};
 
 use crate::common::Table;
 

@@ -12,8 +12,8 @@ use std::task::{Context, Poll, Waker};
 use guira::admin::ClientState;
 use guira::{CreateOptions, Effect, ServeOptions, Store};
 use guira_fabric::{Addr, FabricError, Lane, Region, Submitted, Verb};
-use guira_fabric_tcp::TcpRegion;
-use guira_session::client::ConnectOptions;
+use guira_network::client::ConnectOptions;
+use guira_network::tcp::TcpRegion;
 use guira_testing::wait_until;
 use rustix::process::{Pid, Signal, kill_process};
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use guira_fabric::memory::AtomicU64;
 use guira_fabric::{Addr, Space, Verb, post};
-use guira_session::wire::Grant;
+use guira_network::wire::Grant;
 
 use super::*;
 use crate::client::buffers::Buffer;

@@ -6,9 +6,9 @@ use guira_fabric::{FabricError, shell_word};
 use guira_fabric_shm::{Attempt, ShmError, check_directory};
 use guira_fabric_verbs::{AttachError, VerbsError};
 use guira_layout::SuperblockError;
+use guira_network::client::ConnectError;
+use guira_network::wire::{CloseReason, Fabric};
 use guira_rcuckoo::TableError;
-use guira_session::client::ConnectError;
-use guira_session::wire::{CloseReason, Fabric};
 
 use super::DoctorCheck;
 use crate::create::file_of;
@@ -250,7 +250,7 @@ mod tests {
 
     use crate::url::RdmaNode;
     use guira_fabric_shm::Attempt;
-    use guira_session::client::Endpoint;
+    use guira_network::client::Endpoint;
 
     use super::*;
     use crate::admin::CheckState;

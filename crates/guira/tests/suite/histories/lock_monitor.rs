@@ -9,11 +9,11 @@ use guira::Store;
 use guira::admin::Endpoint;
 use guira_fabric::{Lane, Region, Verb, post};
 use guira_fabric_shm::{Access, Location, ShmRegion};
-use guira_fabric_tcp::TcpRegion;
 use guira_fabric_verbs::{ConnectionOptions, DeviceOptions, VerbsRegion};
 use guira_layout::{LockId, LockLayout, OwnerId};
-use guira_session::client::{ConnectOptions, NodeSession};
-use guira_session::wire::FenceReply;
+use guira_network::client::{ConnectOptions, NodeSession};
+use guira_network::tcp::TcpRegion;
+use guira_network::wire::FenceReply;
 
 use crate::histories::node::NodeProcess;
 

@@ -48,7 +48,7 @@ use guira::{
     AdminError, Blame, Effect, Error, OpenError, OpenOptions, OperationError, OperationErrorKind, Put, RowGuess, Store,
     Swap, Url,
 };
-use guira_session::wire::Token;
+use guira_network::wire::Token;
 use guira_testing::{patience, wait_until};
 
 use crate::common::fabric::{is_skipped_over_rdma, selected_devices, url_of};

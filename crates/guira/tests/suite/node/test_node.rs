@@ -10,10 +10,10 @@ use guira::{EntryFormat, Url};
 use guira_conformance::RdmaDevices;
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::{Profile, Region, Space};
-use guira_fabric_tcp::BatchExecutor;
 use guira_fabric_verbs::{Device, DeviceOptions, Target, VerbsAgent};
+use guira_network::node::{Node, NodeError, NodeHandle, NodeOptions, Service};
+use guira_network::tcp::BatchExecutor;
 use guira_rcuckoo::{Table, format_table};
-use guira_session::node::{Node, NodeError, NodeHandle, NodeOptions, Service};
 use guira_testing::ReservedPort;
 
 use crate::common::fabric::{selected_devices, url_of};

@@ -11,8 +11,8 @@ use guira::{Effect, Error, OpenOptions, OperationError, OperationErrorKind, Put,
 use guira_conformance::RdmaDevices;
 use guira_fabric::memory::Ordering;
 use guira_fabric_verbs::{ConnectionOptions, DeviceOptions, VerbsRegion};
-use guira_session::client::{ConnectOptions, Endpoint};
-use guira_session::wire::FenceReply;
+use guira_network::client::{ConnectOptions, Endpoint};
+use guira_network::wire::FenceReply;
 use guira_testing::{patience, wait_until};
 
 use super::devices;

@@ -13,9 +13,9 @@ use guira_fabric::memory::Ordering;
 use guira_fabric::{Addr, Lane, Region, Space, Verb, post};
 use guira_fabric_shm::ShmRegion;
 use guira_fabric_verbs::{ConnectionOptions, Device, DeviceOptions, GrowingArea, Target, VerbsAgent, VerbsRegion};
-use guira_session::client::{ConnectOptions, Endpoint, Waiting};
-use guira_session::node::{Node, NodeHandle, NodeOptions};
-use guira_session::wire::Grant;
+use guira_network::client::{ConnectOptions, Endpoint, Waiting};
+use guira_network::node::{Node, NodeHandle, NodeOptions};
+use guira_network::wire::Grant;
 use guira_testing::{ReservedPort, patience};
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 

@@ -17,7 +17,7 @@ use guira::errors::{AttachError, CloseReason, ConnectError, VerbsError};
 use guira::{Blame, Effect, Error, OpenError, OpenOptions, Store, Url};
 use guira_conformance::RdmaDevices;
 use guira_fabric_verbs::{Device, DeviceOptions};
-use guira_session::wire::{Fabric, Token};
+use guira_network::wire::{Fabric, Token};
 use guira_testing::wait_until;
 
 use crate::common::fabric::url_of;

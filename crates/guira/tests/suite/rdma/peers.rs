@@ -10,7 +10,7 @@ use guira::{Error, OpenError};
 use guira_conformance::RdmaDevices;
 use guira_fabric::MaskedCas;
 use guira_fabric_verbs::{Device, DeviceOptions};
-use guira_session::wire::{
+use guira_network::wire::{
     Gid, Grant, HEADER_WORDS, Header, Kind, Mtu, PacketNumber, PriorSession, QueuePairEndpoint, QueuePairNumber,
     Segment, SessionId, TargetParameters, Welcome,
 };
