@@ -159,7 +159,6 @@ pub enum ErrorKind {
     #[error("{source}")]
     Fabric {
         /// The fabric's error.
-        #[from]
         r#source: FabricError,
     },
     /// The fabric: an earlier batch of this client was lost, so it is unknown which locks the client holds. Nothing was
@@ -331,9 +330,12 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.kind.source()
+/// Its text is that of the cause and its effect, so there is no source.
+impl std::error::Error for Error {}
+
+impl From<FabricError> for ErrorKind {
+    fn from(source: FabricError) -> ErrorKind {
+        ErrorKind::Fabric { source }
     }
 }
 
@@ -360,6 +362,14 @@ mod tests {
                 assert_eq!(error.effect(), Effect::None);
             }
         }
+    }
+
+    #[test]
+    fn the_chain_of_a_failed_batch_says_nothing_twice() {
+        let kind = ErrorKind::from(FabricError::Forked);
+        assert!(std::error::Error::source(&kind).is_none(), "{kind}");
+        let error = kind.during(Operation::Get);
+        assert!(std::error::Error::source(&error).is_none(), "{error}");
     }
 
     #[test]

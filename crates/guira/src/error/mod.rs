@@ -1,7 +1,7 @@
 //! Errors. Each says what was attempted, whose fault the failure is, and whether it had an effect.
 //!
-//! The text of an error has that of its cause, so no error returns it from [`std::error::Error::source`]: whoever prints
-//! the chain would print it twice. Such a field is named `r#source`, which thiserror does not return.
+//! The text of an error has that of its cause, so no error returns it from [`std::error::Error::source`]: programs that
+//! print the chain would print it twice. Such a field is named `r#source`, which thiserror does not return.
 
 mod admin;
 mod open;
