@@ -151,7 +151,7 @@ pub(super) fn outcome(
     for (kind, tally) in &tallies {
         for (statistic, _) in Statistic::ALL {
             for (quantity, _) in Quantity::ALL {
-                costs.insert((statistic, *kind, quantity), cost(tally, statistic, quantity));
+                costs.entry((statistic, *kind, quantity)).or_insert_with(|| cost(tally, statistic, quantity));
             }
         }
     }

@@ -125,7 +125,8 @@ pub(super) fn run(
     let of_new: Vec<Experiment> = new.iter().map(|of| of.experiment).collect();
     let ended = carry_out(&of_new, least_us, options, watch)?;
     outcomes.0.extend(new.into_iter().zip(ended));
-    Ok(all.iter().filter_map(|of| outcomes.get(of).cloned()).collect())
+    let missing = || failed("an experiment", &"it has no outcome");
+    all.iter().map(|of| outcomes.get(of).cloned().ok_or_else(missing)).collect()
 }
 
 /// Carries out `experiments`, and returns their outcomes in the same order.
@@ -299,10 +300,11 @@ mod tests {
         assert_eq!(run(&plan("throughput", "[1, 2]"), &options, true).unwrap(), rates);
         let latencies = run(&plan("p99-read", "[1, 2]"), &options, true).unwrap();
         assert_ne!(latencies.series[0].points[0].y, rates.series[0].points[0].y);
-        // Other experiments and other seeds are.
+        // Other experiments, other seeds and full runs are.
         let others = [
             (plan("throughput", "[1, 3]"), options),
             (plan("throughput", "[1, 2]"), RunOptions { seed: 2, ..options }),
+            (plan("throughput", "[1, 2]"), RunOptions { quick: false, ..options }),
         ];
         for (plan, options) in others {
             assert!(matches!(run(&plan, &options, true), Err(LabError::Stopped)));
