@@ -120,6 +120,14 @@ fn get_with(client: &mut Client, key: &[u8], value: &[u8], _: &mut Vec<u8>) {
     assert_eq!(client.get_with(key, 1.., |bytes| bytes == &value[1..]).expect("a readable table"), Some(true));
 }
 
+/// Looks the key up with one that is missing.
+fn get_many(client: &mut Client, key: &[u8], value: &[u8], _: &mut Vec<u8>) {
+    let missing = [0xff; KEY_BYTES];
+    client.get_many_with(&[key, &missing[..key.len()]], |index, found| {
+        assert_eq!(found.expect("a readable table"), (index == 0).then_some(value), "{index}");
+    });
+}
+
 fn contains(client: &mut Client, key: &[u8], _: &[u8], _: &mut Vec<u8>) {
     assert!(client.contains(key).expect("a readable table"), "the key exists");
 }
@@ -134,11 +142,13 @@ fn operations_allocate_nothing(format: &'static str) {
     bench.run(0..CAPACITY, insert);
     bench.run(0..1, get_into);
     bench.run(0..1, get_with);
+    bench.run(0..1, get_many);
     bench.run(SPARSE_KEYS..CAPACITY, remove);
 
     bench.count("insert at half fill", SPARSE_KEYS, insert);
     bench.count("get_into", 0, get_into);
     bench.count("get_with", 0, get_with);
+    bench.count("get_many_with", 0, get_many);
     bench.count("contains", 0, contains);
     bench.count("get_into of a missing key", CAPACITY, miss);
     bench.count("update", 0, update);
@@ -200,4 +210,7 @@ fn lookups_of_extents_allocate_nothing() {
     bench.run(0..1, see);
     bench.count("get_with of an extent", 0, see);
     bench.count("contains of an extent", 0, contains);
+    let many = |client: &mut Client, key: &[u8], _: &[u8], into: &mut Vec<u8>| get_many(client, key, &extent, into);
+    bench.run(0..1, many);
+    bench.count("get_many_with of an extent", 0, many);
 }
