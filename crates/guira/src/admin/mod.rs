@@ -1,5 +1,5 @@
-//! Administration of tables: statistics, checks, repairs, copies, the list of a host's tables, and what a host needs for
-//! them. Memory nodes are started by [`crate::Store::serve`].
+//! Administration of tables: statistics, checks, repairs, copies, the list of a host's tables, and what a host needs
+//! for them. Memory nodes are started by [`Store::serve`](crate::Store::serve).
 
 pub use guira_check::{
     Cause, CheckReport, ChunkCounts, ClassStats, OwnerChunks, Problem, ProblemKind, SpaceStats, Stage, TableStats,

@@ -1,4 +1,4 @@
-//! Serving a table to other hosts: this process becomes its memory node.
+//! Serving a table to other hosts: this process becomes its memory node. The tokens and keys of nodes and clients.
 
 mod tls_file;
 mod token_file;
