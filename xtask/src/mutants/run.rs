@@ -78,19 +78,18 @@ impl Tried {
     }
 }
 
-/// Removes the file at `path` below `root`, and the folders that become empty: cargo takes each folder beside a package
-/// for another one.
-fn remove(root: &Path, path: &str) -> io::Result<()> {
-    let file = root.join(path);
-    fs::remove_file(&file)?;
-    for folder in file.ancestors().skip(1).take_while(|folder| *folder != root) {
-        match fs::remove_dir(folder) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => break,
-            Err(error) => return Err(error),
+/// Removes `folder` if it has no file in it, at any depth: cargo takes each folder beside a package for another one.
+fn remove_if_empty(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            remove_if_empty(&entry.path())?;
         }
     }
-    Ok(())
+    match fs::remove_dir(folder) {
+        Err(error) if error.kind() != io::ErrorKind::DirectoryNotEmpty => Err(error),
+        _ => Ok(()),
+    }
 }
 
 impl<'s> Copy<'s> {
@@ -108,8 +107,9 @@ impl<'s> Copy<'s> {
             written.with_context(|| path.clone())?;
         }
         for path in Tree::load(inside.root())?.paths.difference(&sources) {
-            remove(inside.root(), path).with_context(|| path.clone())?;
+            fs::remove_file(inside.root().join(path)).with_context(|| path.clone())?;
         }
+        remove_if_empty(inside.root()).context("removing empty folders")?;
         let mut copy = Copy { shell, budget, directory, executables: BTreeMap::new() };
         let programs: BTreeSet<&Program> =
             mutants.iter().flat_map(|mutant| &mutant.caught_by).map(|check| &check.program).collect();
@@ -298,13 +298,17 @@ mod tests {
     #[test]
     fn a_package_that_is_gone_leaves_no_folder() {
         let root = tempfile::tempdir().expect("a folder");
-        for path in ["crates/gone/src/lib.rs", "crates/gone/Cargo.toml", "crates/other/Cargo.toml"] {
-            write(b"", &root.path().join(path)).expect("a file");
+        let (gone, other) = (root.path().join("crates/gone"), root.path().join("crates/other"));
+        fs::create_dir_all(gone.join("tests/suite")).expect("a folder");
+        for path in [gone.join("src/lib.rs"), gone.join("Cargo.toml"), other.join("Cargo.toml")] {
+            write(b"", &path).expect("a file");
         }
-        remove(root.path(), "crates/gone/src/lib.rs").expect("a file");
-        assert!(root.path().join("crates/gone/Cargo.toml").exists());
-        remove(root.path(), "crates/gone/Cargo.toml").expect("a file");
-        assert!(!root.path().join("crates/gone").exists() && root.path().join("crates/other").exists());
+        fs::remove_file(gone.join("src/lib.rs")).expect("a file");
+        remove_if_empty(root.path()).expect("folders");
+        assert!(gone.join("Cargo.toml").exists() && !gone.join("src").exists() && !gone.join("tests").exists());
+        fs::remove_file(gone.join("Cargo.toml")).expect("a file");
+        remove_if_empty(root.path()).expect("folders");
+        assert!(!gone.exists() && other.join("Cargo.toml").exists());
     }
 
     #[test]
