@@ -10,22 +10,12 @@ use std::time::{Duration, Instant};
 
 use guira_fabric::memory::{self, AtomicU64, Memory};
 use guira_fabric::process::Process;
-use guira_fabric::{Addr, Caps, FabricError, Lane, LocalLane, MaskedCas, Profile, Submitted, Traffic, Verb};
+use guira_fabric::{Addr, Caps, FabricError, Lane, LocalLane, MaskedCas, Profile, Submitted, Traffic, Verb, Waiting};
 
 use crate::domain::WritingLane;
 use crate::mapping::Mapped;
 use crate::name::{NameLoss, RegionName};
 use crate::region::{Access, Shared};
-
-/// The way in which a lane waits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Waiting {
-    /// The thread waits: it spins, then yields, then sleeps. For blocking callers with one lane per thread.
-    #[default]
-    InPlace,
-    /// The task is woken at once and polls again: the executor runs other tasks meanwhile. For many lanes per thread.
-    Cooperative,
-}
 
 /// A lane of a [`crate::ShmRegion`]. It can move between threads and keeps the mapping alive.
 pub struct ShmLane {

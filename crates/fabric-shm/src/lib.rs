@@ -102,7 +102,7 @@ pub use domain::DeviceClaim;
 pub use error::{Attempt, CreateError, FileKind, ShmError};
 pub use found::{FoundKind, FoundRegion, found_regions};
 pub use hold::ForeignLock;
-pub use lane::{ShmLane, Waiting};
+pub use lane::ShmLane;
 pub use location::Location;
 pub use lock_file::LockFileProblem;
 pub use name::{NameLoss, RegionName};

@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use guira_fabric::heap::HeapRegion;
-use guira_fabric::{Addr, FabricError, Fence, Lane, Profile, Region, Verb};
+use guira_fabric::{Addr, FabricError, Fence, Lane, Profile, Region, Verb, Waiting};
 use guira_fabric_shm::{
-    Access, Boot, CreateError, CreateOptions, FileKind, Location, NameLoss, ShmError, ShmLane, ShmRegion, Waiting,
+    Access, Boot, CreateError, CreateOptions, FileKind, Location, NameLoss, ShmError, ShmLane, ShmRegion,
 };
 
 use common::{DEVICE_BYTES, MAIN_BYTES, Scratch, ScratchDirectory, create, read, submit, write};

@@ -40,7 +40,7 @@ mod resources;
 mod target;
 
 pub use agent::{Attachment, VerbsAgent};
-pub use client::{Connecting, Connection, ConnectionOptions, Drained, LostConnection, VerbsLane, Waiting};
+pub use client::{Connecting, Connection, ConnectionOptions, Drained, LostConnection, VerbsLane};
 pub use device::{AtomicScope, Device, DeviceLimits, DeviceOptions};
 pub use device_memory::{DevicePlacement, DeviceSpace};
 pub use error::VerbsError;

@@ -35,7 +35,7 @@ const OPTIONS: ConnectionOptions = ConnectionOptions {
     large_buffers: 1,
     large_bytes: 64,
     inline_bytes: 0,
-    waiting: crate::Waiting::Spin,
+    waiting: guira_fabric::Waiting::InPlace,
 };
 
 /// The bits that are compared and swapped: one field of 16 bits, as a lock has.

@@ -18,6 +18,17 @@ pub enum Submitted {
     InFlight,
 }
 
+/// The way in which a lane waits: for the batch in flight, for another client, or for a pause to end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Waiting {
+    /// The thread waits: inside of `poll`, or because its task is woken at once and polls again. For blocking callers;
+    /// fastest with one lane for each thread.
+    #[default]
+    InPlace,
+    /// The task gives its thread to others meanwhile, and is woken on any executor. For many lanes on a thread.
+    Cooperative,
+}
+
 /// A channel for verbs from one logical owner to a region, with at most one batch in flight. Many lanes may share a
 /// connection or queue pair.
 ///

@@ -45,7 +45,8 @@ pub use clock::clock_ns;
 pub use error::{Effect, FabricError};
 pub use holds::{HoldSet, SeparateHolds};
 pub use lane::{
-    Lane, LocalLane, Pause, Post, Submitted, pause_until, post, post_in_place, read_in_place, reserve, write_in_place,
+    Lane, LocalLane, Pause, Post, Submitted, Waiting, pause_until, post, post_in_place, read_in_place, reserve,
+    write_in_place,
 };
 pub use ordering::{PairOrder, VerbClass};
 pub use region::{FenceProof, Liveness, RESERVING, Region, SlotHold, check_reserve};

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::task::{Context, Poll};
 
-use guira_fabric::{Addr, Caps, FabricError, Lane, Region, SlotHold, Submitted, Traffic, Verb};
+use guira_fabric::{Addr, Caps, FabricError, Lane, Region, SlotHold, Submitted, Traffic, Verb, Waiting};
 use guira_fabric_shm::{NameLoss, ShmLane, ShmRegion};
 use guira_fabric_verbs::{VerbsLane, VerbsRegion};
 use guira_network::client::NodeSession;
@@ -40,15 +40,6 @@ pub(crate) enum FabricLane {
     Rdma(VerbsLane),
 }
 
-/// The way the lanes of a store wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Waiting {
-    /// The thread blocks.
-    InPlace,
-    /// The task yields its thread to other tasks.
-    Cooperative,
-}
-
 /// Evaluates `$body` with `$lane` bound to the concrete lane in the [`FabricLane`] `$on`.
 macro_rules! on_lane {
     ($on:expr, $lane:ident => $body:expr) => {
@@ -66,7 +57,7 @@ impl FabricRegion {
         match (self, waiting) {
             (FabricRegion::Shm(region), Waiting::InPlace) => FabricLane::Shm(region.lane()),
             (FabricRegion::Shm(region), Waiting::Cooperative) => {
-                FabricLane::Shm(region.lane().waiting(guira_fabric_shm::Waiting::Cooperative))
+                FabricLane::Shm(region.lane().waiting(Waiting::Cooperative))
             }
             (FabricRegion::Tcp(region), _) => FabricLane::Tcp(region.lane()),
             (FabricRegion::Rdma(region), _) => FabricLane::Rdma(region.lane()),

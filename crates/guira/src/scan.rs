@@ -3,11 +3,11 @@
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-use guira_fabric::{Lane, Region};
+use guira_fabric::{Lane, Region, Waiting};
 use guira_layout::RowId;
 use guira_rcuckoo::{ErrorKind, Operation, Reader, RowItems, TableRows};
 
-use crate::fabric::{FabricLane, FabricRegion, Waiting};
+use crate::fabric::{FabricLane, FabricRegion};
 use crate::store::Inner;
 use crate::wait::block_on;
 use crate::{Blame, Error, Store};

@@ -8,7 +8,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::url::Backend;
 use guira_check::{CheckOptions, CheckReport, Concurrency, ProblemKind, check_table};
-use guira_fabric::{FabricError, FenceProof, Lane, Region, SlotHold, pause_until};
+use guira_fabric::{FabricError, FenceProof, Lane, Region, SlotHold, Waiting, pause_until};
 use guira_fabric_shm::{Attempt, NameLoss, ShmError, ShmRegion};
 use guira_layout::{EntryFormat, OwnerId, SlotState, SlotWord};
 use guira_rcuckoo::{
@@ -21,7 +21,7 @@ use crate::admin::stat::liveness;
 use crate::admin::{ClientState, Stat};
 use crate::aio::Taken;
 use crate::events::Events;
-use crate::fabric::{FabricLane, FabricRegion, Waiting};
+use crate::fabric::{FabricLane, FabricRegion};
 use crate::options::Access;
 use crate::sessions::NameWatch;
 use crate::sessions::binding::without_effect;

@@ -8,14 +8,14 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use guira_fabric::{Caps, Effect, FabricError, Fence, MaskedCas, WORD_BYTES, clock_ns};
+use guira_fabric::{Caps, Effect, FabricError, Fence, MaskedCas, WORD_BYTES, Waiting, clock_ns};
 use guira_network::client::{Loss, NodeSession};
 use guira_network::wire::{ClientParameters, CloseReason, Segment, TargetParameters, WireError, decode_segments};
 
 use super::buffers::Buffers;
 use super::driver::{self, Driver};
 use super::lane::VerbsLane;
-use super::options::{ConnectionOptions, Waiting};
+use super::options::ConnectionOptions;
 use super::parts::Parts;
 use super::plan::Bounds;
 use super::queue::{Drained, Port, Queue, Ready};

@@ -9,13 +9,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::thread;
 
-use guira_fabric::{Caps, Effect, FabricError, Lane, Submitted, Traffic, Verb, clock_ns};
+use guira_fabric::{Caps, Effect, FabricError, Lane, Submitted, Traffic, Verb, Waiting, clock_ns};
 use guira_network::client::Reserving;
 use guira_network::wire::Reserve;
 
 use super::buffers::Buffer;
 use super::connection::{Inner, User};
-use super::options::Waiting;
 use super::parts::Parts;
 use super::plan::{self, AtomicResult, Plan, Planned, Requests};
 use super::queue::{Results, Stage};
@@ -53,7 +52,7 @@ impl VerbsLane {
         let parts = user.inner.parts();
         VerbsLane {
             user,
-            waiting: Waiting::Spin,
+            waiting: Waiting::InPlace,
             slot,
             parts,
             is_in_flight: false,
@@ -70,8 +69,8 @@ impl VerbsLane {
     /// thread; if it cannot be started, the lane spins.
     #[must_use]
     pub fn waiting(mut self, waiting: Waiting) -> VerbsLane {
-        let can_sleep = waiting == Waiting::Sleep && self.slot.is_some() && self.user.start_driver();
-        self.waiting = if can_sleep { Waiting::Sleep } else { Waiting::Spin };
+        let can_sleep = waiting == Waiting::Cooperative && self.slot.is_some() && self.user.start_driver();
+        self.waiting = if can_sleep { Waiting::Cooperative } else { Waiting::InPlace };
         self
     }
 
@@ -199,7 +198,7 @@ impl VerbsLane {
             }
             Stage::Idle => Poll::Ready(Err(no_batch())),
             Stage::Waiting | Stage::Posted(_) => {
-                if self.waiting == Waiting::Sleep {
+                if self.waiting == Waiting::Cooperative {
                     let other = queue.register(slot, cx.waker());
                     drop(queue);
                     drop(other);
@@ -333,7 +332,7 @@ impl Lane for VerbsLane {
         }
         let inner = &*self.user.inner;
         let Some(slot) = self.slot else { return };
-        if self.waiting == Waiting::Sleep {
+        if self.waiting == Waiting::Cooperative {
             return;
         }
         while inner.is_own() && inner.queue().stage(slot) == Stage::Waiting {
@@ -377,7 +376,7 @@ impl Lane for VerbsLane {
         let inner = &*self.user.inner;
         match (self.waiting, self.slot) {
             // A forked child has no thread.
-            (Waiting::Sleep, Some(slot)) if inner.is_own() => {
+            (Waiting::Cooperative, Some(slot)) if inner.is_own() => {
                 let (is_next, other) = inner.queue().pause(slot, until_ns, cx.waker());
                 drop(other);
                 if is_next {

@@ -19,5 +19,5 @@ mod queue;
 
 pub use connection::{Connecting, Connection, LostConnection};
 pub use lane::VerbsLane;
-pub use options::{ConnectionOptions, Waiting};
+pub use options::ConnectionOptions;
 pub use queue::Drained;

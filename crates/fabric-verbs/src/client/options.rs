@@ -1,20 +1,8 @@
 //! Options of a connection.
 
-use guira_fabric::WORD_BYTES;
+use guira_fabric::{WORD_BYTES, Waiting};
 
 use crate::VerbsError;
-
-/// The way in which a lane waits for its batches.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Waiting {
-    /// Its task is woken at once and polls again. The shortest latency; uses a processor for about a round trip of a
-    /// network card. After that, and from the start on a device in software, the thread that polls rests until the
-    /// batch completes, if it is the only one in flight and the connection has no thread.
-    #[default]
-    Spin,
-    /// A thread of the connection sleeps on its completion channel and wakes the task.
-    Sleep,
-}
 
 /// Options of a connection. The defaults lock 5.25 MiB of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +23,11 @@ pub struct ConnectionOptions {
     /// Bytes of a WRITE that are sent with the work request at most, instead of being fetched from the buffer, as far
     /// as the device allows. Default: 128.
     pub inline_bytes: u32,
-    /// The way in which lanes wait unless they choose another. Default: [`Waiting::Spin`].
+    /// The way in which lanes wait unless they choose another. Default: [`Waiting::InPlace`], which has the shortest
+    /// latency and uses a processor for about a round trip of a network card. After that, and from the start on a
+    /// device in software, the thread that polls rests until the batch completes, if it is the only one in flight and
+    /// the connection has no thread. With [`Waiting::Cooperative`] a thread of the connection sleeps on its completion
+    /// channel and wakes the tasks.
     pub waiting: Waiting,
 }
 

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use guira_fabric::memory::Ordering;
-use guira_fabric::{Addr, Lane, Submitted, Verb, pause_until, post};
-use guira_fabric_verbs::{Connection, ConnectionOptions, VerbsLane, Waiting};
+use guira_fabric::{Addr, Lane, Submitted, Verb, Waiting, pause_until, post};
+use guira_fabric_verbs::{Connection, ConnectionOptions, VerbsLane};
 use guira_network::wire::Grant;
 
 use crate::end::{LINK, SlowLink};
@@ -21,7 +21,7 @@ const NARROW: ConnectionOptions = ConnectionOptions {
     large_buffers: 1,
     large_bytes: 8 << 10,
     inline_bytes: 0,
-    waiting: Waiting::Spin,
+    waiting: Waiting::InPlace,
 };
 
 fn on_threads(connection: &Connection, waiting: Waiting, work: impl Fn(u64, &mut VerbsLane) + Sync) {
@@ -39,7 +39,7 @@ fn fetch_adds_of_threads_add_up() {
     with_devices(|client, device| {
         let node = Node::new(&device, 64, 64, 8);
         let (connection, _accepted) = node.connect_writer(&client);
-        for (round, waiting) in [(1, Waiting::Spin), (2, Waiting::Sleep)] {
+        for (round, waiting) in [(1, Waiting::InPlace), (2, Waiting::Cooperative)] {
             on_threads(&connection, waiting, |_, lane| {
                 for _ in 0..60 {
                     let mut found = 0;
@@ -58,7 +58,7 @@ fn contended_swaps_are_exact() {
     with_devices(|client, device| {
         let node = Node::new(&device, 64, 64, 8);
         let (connection, _accepted) = node.connect_writer(&client);
-        on_threads(&connection, Waiting::Spin, |_, lane| {
+        on_threads(&connection, Waiting::InPlace, |_, lane| {
             let mut compare = 0;
             for _ in 0..20 {
                 loop {
@@ -101,13 +101,13 @@ fn tasks_share_a_queue_pair() {
         let node = Node::new(&device, 16_384, 64, 8);
         let (connection, _accepted) = node.connect_writer(&client);
         let mut total = 0;
-        for waiting in [Waiting::Spin, Waiting::Sleep] {
+        for waiting in [Waiting::InPlace, Waiting::Cooperative] {
             join_all((0..16).map(|task| work(&connection, waiting, task, 20, 5)));
             total += 16 * 20;
             assert_eq!(load(&node.main[0], 0), total);
         }
         // Some lanes spin and others sleep.
-        let waiting = |task: u64| if task.is_multiple_of(2) { Waiting::Spin } else { Waiting::Sleep };
+        let waiting = |task: u64| if task.is_multiple_of(2) { Waiting::InPlace } else { Waiting::Cooperative };
         join_all((0..16).map(|task| work(&connection, waiting(task), task, 20, 5)));
         assert_eq!(load(&node.main[0], 0), total + 16 * 20);
     });
@@ -118,7 +118,7 @@ fn tasks_share_a_queue_pair() {
 fn batches_wait_for_room() {
     with_devices(|client, device| {
         let node = Node::new(&device, 16_384, 64, 8);
-        for waiting in [Waiting::Spin, Waiting::Sleep] {
+        for waiting in [Waiting::InPlace, Waiting::Cooperative] {
             let (connection, _accepted) = node.connect(&client, Grant::ReadWrite, &NARROW);
             let before = load(&node.main[0], 0);
             // Buffers of lanes hold 8 words; every third task needs the large one.
@@ -231,7 +231,7 @@ fn pauses_end_and_not_too_early() {
     with_devices(|client, device| {
         let node = Node::new(&device, 64, 64, 8);
         let (connection, _accepted) = node.connect_writer(&client);
-        for waiting in [Waiting::Spin, Waiting::Sleep] {
+        for waiting in [Waiting::InPlace, Waiting::Cooperative] {
             let started = Instant::now();
             join_all([90, 30, 60].map(|milliseconds| pause(&connection, waiting, milliseconds)));
             assert!(started.elapsed().as_millis() >= 90);
@@ -265,19 +265,19 @@ fn times_of_two_reads() {
             let threads = time_of_batch(|| {
                 std::thread::scope(|scope| {
                     for (connection, _) in &connections {
-                        scope.spawn(|| spin_on(read_rows(connection, Waiting::Spin, BATCHES / users)));
+                        scope.spawn(|| spin_on(read_rows(connection, Waiting::InPlace, BATCHES / users)));
                     }
                 });
             });
             let (connection, _) = &connections[0];
             let tasks = time_of_batch(|| {
-                join_all((0..users).map(|_| read_rows(connection, Waiting::Sleep, BATCHES / users)));
+                join_all((0..users).map(|_| read_rows(connection, Waiting::Cooperative, BATCHES / users)));
             });
             println!("two READs by {users} threads: {threads}; by {users} tasks: {tasks}");
         }
         // A lane that spins rests on a device in software; one that sleeps is woken by the connection's thread.
         let (connection, _accepted) = node.connect_writer(&client);
-        let [spins, sleeps] = [Waiting::Spin, Waiting::Sleep].map(|waiting| {
+        let [spins, sleeps] = [Waiting::InPlace, Waiting::Cooperative].map(|waiting| {
             let before = voluntary_switches();
             join_all([read_rows(&connection, waiting, BATCHES)]);
             (voluntary_switches() - before) as f64 / BATCHES as f64

@@ -13,7 +13,7 @@ use std::ops::{ControlFlow, RangeBounds};
 use std::sync::Arc;
 
 use guira_extents::{ExtentError, Extents};
-use guira_fabric::{Effect, FabricError, Lane, SlotHold, Traffic};
+use guira_fabric::{Effect, FabricError, Lane, SlotHold, Traffic, Waiting};
 use guira_layout::{EntryKind, ExtentRef, OwnerId};
 use guira_lock_queue::{self as lock_queue, BlindWrite, SharedLockQueue, TableName, Wait, WaitMode, WaitResult};
 use guira_rcuckoo::{
@@ -25,7 +25,7 @@ use self::reported::{ReportedCounters, counters, report};
 use super::reader::{check_versions, lookups, part_of};
 use crate::errors::NoSpace;
 use crate::events::Events;
-use crate::fabric::{FabricLane, FabricRegion, Waiting};
+use crate::fabric::{FabricLane, FabricRegion};
 use crate::sessions::binding::{Holds, ReconnectDeadline, SessionBinding, is_session_lost, without_effect};
 use crate::sessions::{Session, Sessions};
 use crate::store::Inner;

@@ -22,7 +22,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
-use guira_fabric::FabricError;
+use guira_fabric::{FabricError, Waiting};
 
 pub use self::client::Client;
 pub(crate) use self::client::{Request, Taken};
@@ -30,7 +30,6 @@ pub use self::pool::{Pool, PooledClient};
 pub use self::reader::Reader;
 pub(crate) use self::reader::part_of;
 pub use self::scan::Scan;
-use crate::fabric::Waiting;
 use crate::sessions::binding::without_effect;
 use crate::sessions::deadline_after;
 use crate::store::Inner;

@@ -7,11 +7,11 @@ use std::fmt;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
-use guira_fabric::{Lane, Traffic};
+use guira_fabric::{Lane, Traffic, Waiting};
 use guira_rcuckoo::{Counters, Operation, Table, TryGet};
 
 use crate::events::Events;
-use crate::fabric::{FabricLane, Waiting};
+use crate::fabric::FabricLane;
 use crate::sessions::Sessions;
 use crate::sessions::binding::{Holds, ReconnectDeadline, SessionBinding, is_session_lost};
 use crate::store::Inner;

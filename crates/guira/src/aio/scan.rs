@@ -2,9 +2,9 @@
 
 use super::Store;
 use crate::Error;
-use crate::fabric::Waiting;
 use crate::scan::{Item, RowScan};
 use crate::sessions::deadline_after;
+use guira_fabric::Waiting;
 
 /// An async scan over the keys and values of a table, from [`Store::scan`]. The blocking counterpart is
 /// [`crate::Scan`].

@@ -19,16 +19,16 @@ use std::time::{Duration, Instant};
 
 use crate::url::{NodeAddress, RdmaDevice, RdmaNode};
 use guira_fabric::signals::without_signals;
-use guira_fabric::{FabricError, Region};
+use guira_fabric::{FabricError, Region, Waiting};
 use guira_fabric_verbs::{AttachError, ConnectionOptions, DeviceOptions, VerbsError, VerbsRegion};
 use guira_layout::SuperblockError;
-use guira_network::client::{self, ConnectError, ConnectOptions, NodeSession};
+use guira_network::client::{ConnectError, ConnectOptions, NodeSession};
 use guira_network::tcp::TcpRegion;
 use guira_network::tls::TlsError;
 use guira_network::wire::{CloseReason, Grant, PriorSession, SessionId, Token};
 use guira_rcuckoo::{Table, TableError, open_table};
 
-use crate::fabric::{FabricRegion, Waiting};
+use crate::fabric::FabricRegion;
 use crate::options::Access;
 use crate::wait::wait_for;
 use crate::{AccessToken, Error, OpenError, OpenOptions, Url};
@@ -186,10 +186,7 @@ pub(crate) fn connect(
     };
     let mut connect = ConnectOptions::new(node.endpoint().clone())
         .with_grant(wanted)
-        .with_waiting(match waiting {
-            Waiting::InPlace => client::Waiting::InPlace,
-            Waiting::Cooperative => client::Waiting::Cooperative,
-        })
+        .with_waiting(waiting)
         .with_sample_words(0)
         .with_connect_timeout(timeout)
         .with_batch_timeout(options.deadline.clamp(MIN_BATCH_TIMEOUT, MAX_BATCH_TIMEOUT));
@@ -230,7 +227,7 @@ pub(crate) fn queue_options(waiting: Waiting) -> ConnectionOptions {
     let options = ConnectionOptions { lane_bytes: LANE_BYTES, ..ConnectionOptions::default() };
     match waiting {
         Waiting::InPlace => ConnectionOptions { large_buffers: 1, ..options },
-        Waiting::Cooperative => ConnectionOptions { waiting: guira_fabric_verbs::Waiting::Sleep, ..options },
+        Waiting::Cooperative => ConnectionOptions { waiting, ..options },
     }
 }
 

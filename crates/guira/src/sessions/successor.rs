@@ -6,11 +6,11 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-use guira_fabric::Lane;
+use guira_fabric::{Lane, Waiting};
 use guira_fabric_shm::NameLoss;
 
 use crate::aio::{self, on_store_thread};
-use crate::fabric::{FabricRegion, Waiting};
+use crate::fabric::FabricRegion;
 use crate::store::Inner;
 use crate::{Error, OpenError, Reopen, Store};
 

@@ -12,7 +12,7 @@ use guira_fabric::process::Process;
 
 use super::driver;
 use super::link::Link;
-use super::options::{ConnectOptions, Endpoint, Waiting};
+use super::options::{ConnectOptions, Endpoint};
 use super::outbox::{Flushed, Outbox};
 use super::receive::Receiver;
 use super::session::Connection;
@@ -21,6 +21,7 @@ use super::tls::Encrypted;
 use super::transport::{Plain, ReceiveMode, Transport};
 use crate::tls::TlsError;
 use crate::wire::{CloseReason, Fabric, Hello, Kind, Welcome, WireError, append};
+use guira_fabric::Waiting;
 
 /// A session could not be started. Nothing was changed.
 #[derive(Debug, thiserror::Error)]

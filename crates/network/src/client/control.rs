@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use guira_fabric::{Effect, FabricError, SlotHold};
+use guira_fabric::{Effect, FabricError, SlotHold, Waiting};
 
 use super::link::Request;
-use super::options::Waiting;
 use super::request_slots::{Expected, MAX_REQUEST_SLOTS};
 use super::session::Connection;
 use crate::wire::{Grant, HoldReply, Kind, Reserve, WireError, append, encode_slot};

@@ -3,8 +3,8 @@
 //! A fabric's region has a [`NodeSession`], for what does not touch the memory: holds of client slots, fences,
 //! counters. A fabric whose lanes send their batches on the connection uses its [`Link`].
 //!
-//! The two ways of waiting differ only in the thread that reads the replies: with [`Waiting::InPlace`] it is a thread
-//! that waits for one, with [`Waiting::Cooperative`] a thread of the connection, which wakes the tasks of any executor.
+//! The two ways of [waiting](guira_fabric::Waiting) differ only in the thread that reads the replies: with `InPlace` it
+//! is a thread that waits for one, with `Cooperative` a thread of the connection, which wakes the tasks of any executor.
 //! Either way any number of lanes shares a connection, and each lane has one batch in flight.
 //!
 //! Invariants: every request has one request slot, which its reply names; a lost connection stays lost, and nothing
@@ -29,7 +29,7 @@ pub use connect::ConnectError;
 pub use driver::start as start_driver;
 pub use link::{Failure, Link, Request, State, Take, Unanswered};
 pub use loss::Loss;
-pub use options::{ConnectOptions, DEFAULT_PORT, Endpoint, EndpointError, Waiting};
+pub use options::{ConnectOptions, DEFAULT_PORT, Endpoint, EndpointError};
 pub use outbox::MAX_COALESCED_BYTES;
 pub use receive::Receiver;
 pub use request_slots::{Expected, MAX_REQUEST_SLOTS, RequestSlots, frame_id};

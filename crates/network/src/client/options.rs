@@ -6,6 +6,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 use std::time::Duration;
 
+use guira_fabric::Waiting;
 use rustix::io::Errno;
 use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, SocketType, socket};
@@ -130,17 +131,6 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// The way in which the lanes of a connection wait.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Waiting {
-    /// The thread blocks inside of `poll`. For blocking callers; fastest with one lane per connection.
-    #[default]
-    InPlace,
-    /// A thread of the connection reads the replies and wakes the tasks that wait for them, on any executor. For many
-    /// lanes per connection.
-    Cooperative,
-}
-
 /// Options of a connection to a memory node.
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
@@ -213,7 +203,8 @@ impl ConnectOptions {
         self
     }
 
-    /// Sets how lanes wait.
+    /// Sets how lanes wait. With [`Waiting::Cooperative`] a thread of the connection reads the replies and wakes the
+    /// tasks that wait for them; it serves many lanes.
     #[must_use]
     pub fn with_waiting(mut self, waiting: Waiting) -> ConnectOptions {
         self.waiting = waiting;

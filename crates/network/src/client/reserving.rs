@@ -4,10 +4,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use guira_fabric::FabricError;
+use guira_fabric::{FabricError, Waiting};
 
 use super::control::ControlRequest;
-use super::options::Waiting;
 use super::session::Connection;
 use crate::wire::{Reserve, WireError};
 

@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use guira_fabric::{Effect, FabricError, SlotHold};
+use guira_fabric::{Effect, FabricError, SlotHold, Waiting};
 
 use super::connect::{self, ConnectError};
 use super::control::ControlRequest;
 use super::link::Link;
 use super::loss::Loss;
-use super::options::{ConnectOptions, Waiting};
+use super::options::ConnectOptions;
 use crate::node::NodeCounters;
 use crate::wire::{
     CloseReason, Fabric, FenceReply, Grant, Kind, PriorSession, SessionId, Welcome, WireError, encode_slot,

@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use guira_fabric::{Caps, Effect, FabricError, Lane, Submitted, Traffic, Verb, clock_ns};
+use guira_fabric::{Caps, Effect, FabricError, Lane, Submitted, Traffic, Verb, Waiting, clock_ns};
 
-use crate::client::{Connection, Expected, MAX_REQUEST_SLOTS, Request, Reserving, Waiting, frame_id, start_driver};
+use crate::client::{Connection, Expected, MAX_REQUEST_SLOTS, Request, Reserving, frame_id, start_driver};
 use crate::wire::WireError;
 
 use crate::tcp::batch::decode_reply;

@@ -10,11 +10,11 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use crate::client::{
-    Connection, Link, Loss, MAX_COALESCED_BYTES, ReceiveMode, Receiver, SLICE, Transport, Waiting, start_driver,
+    Connection, Link, Loss, MAX_COALESCED_BYTES, ReceiveMode, Receiver, SLICE, Transport, start_driver,
 };
 use crate::wire::{Grant, Kind, PriorSession, SessionId, Welcome, append, to_wire};
 use guira_fabric::process::Process;
-use guira_fabric::{Addr, Effect, FabricError, Lane, Submitted, Verb};
+use guira_fabric::{Addr, Effect, FabricError, Lane, Submitted, Verb, Waiting};
 use guira_testing::patience;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use zerocopy::IntoBytes;

@@ -1,10 +1,9 @@
 //! Checks of the host: the limit of locked memory, and the space in `/dev/shm`.
 
-use guira_fabric::ByteCount;
+use guira_fabric::{ByteCount, Waiting};
 use guira_fabric_verbs::memlock_limit_bytes;
 
 use super::DoctorCheck;
-use crate::fabric::Waiting;
 use crate::sessions::queue_options;
 
 const SHM_DIRECTORY: &str = "/dev/shm";

@@ -10,10 +10,10 @@ use guira::errors::FabricError;
 use guira::{Blame, CreateOptions, Effect, OpenOptions, ServeOptions, ServerHandle, Store, Url};
 use guira_conformance::RdmaDevices;
 use guira_fabric::memory::Ordering;
-use guira_fabric::{Addr, Lane, Region, Space, Verb, post};
+use guira_fabric::{Addr, Lane, Region, Space, Verb, Waiting, post};
 use guira_fabric_shm::ShmRegion;
 use guira_fabric_verbs::{ConnectionOptions, Device, DeviceOptions, GrowingArea, Target, VerbsAgent, VerbsRegion};
-use guira_network::client::{ConnectOptions, Endpoint, Waiting};
+use guira_network::client::{ConnectOptions, Endpoint};
 use guira_network::node::{Node, NodeHandle, NodeOptions};
 use guira_network::wire::Grant;
 use guira_testing::{ReservedPort, patience};
@@ -59,7 +59,7 @@ impl GrowingNode {
         let queue = match waiting {
             Waiting::InPlace => ConnectionOptions::default(),
             Waiting::Cooperative => {
-                ConnectionOptions { waiting: guira_fabric_verbs::Waiting::Sleep, ..ConnectionOptions::default() }
+                ConnectionOptions { waiting: guira_fabric::Waiting::Cooperative, ..ConnectionOptions::default() }
             }
         };
         VerbsRegion::connect(&connect.with_grant(grant).with_waiting(waiting), &device, &queue).unwrap()

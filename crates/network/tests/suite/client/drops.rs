@@ -5,8 +5,7 @@ use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
 
-use guira_fabric::{Addr, FabricError, Lane, Liveness, Region, Submitted, Verb, post};
-use guira_network::client::Waiting;
+use guira_fabric::{Addr, FabricError, Lane, Liveness, Region, Submitted, Verb, Waiting, post};
 use pollster::block_on;
 
 use super::mock_node::MockNode;

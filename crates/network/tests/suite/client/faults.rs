@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use guira_fabric::{Addr, Effect, FabricError, Lane, Region, Verb, post};
-use guira_network::client::{Loss, Waiting};
+use guira_fabric::{Addr, Effect, FabricError, Lane, Region, Verb, Waiting, post};
+use guira_network::client::Loss;
 use guira_network::tcp::TcpRegion;
 use guira_network::tcp::batch::BatchShape;
 use guira_network::wire::{Fabric, HEADER_WORDS, Hello};

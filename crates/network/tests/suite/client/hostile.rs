@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use guira_fabric::heap::HeapRegion;
-use guira_fabric::{Addr, FabricError, Profile, Region, Verb, post};
-use guira_network::client::{ConnectError, Loss, Waiting};
+use guira_fabric::{Addr, FabricError, Profile, Region, Verb, Waiting, post};
+use guira_network::client::{ConnectError, Loss};
 use guira_network::tcp::TcpRegion;
 use guira_network::wire::{CloseReason, Hello, Kind, WireError, append};
 use guira_testing::patience;

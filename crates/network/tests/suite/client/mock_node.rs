@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::memory::{check, execute};
-use guira_fabric::{FabricError, Profile, Region};
-use guira_network::client::{ConnectOptions, Endpoint, Waiting};
+use guira_fabric::{FabricError, Profile, Region, Waiting};
+use guira_network::client::{ConnectOptions, Endpoint};
 use guira_network::node::NodeCounters;
 use guira_network::tcp::TcpRegion;
 use guira_network::tcp::batch::{found_words, parse_batch};

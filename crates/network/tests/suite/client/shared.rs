@@ -4,8 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use async_executor::LocalExecutor;
-use guira_fabric::{Addr, FabricError, Lane, Region, Verb, pause_until, post};
-use guira_network::client::Waiting;
+use guira_fabric::{Addr, FabricError, Lane, Region, Verb, Waiting, pause_until, post};
 use guira_network::tcp::TcpLane;
 use pollster::block_on;
 

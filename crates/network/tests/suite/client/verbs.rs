@@ -1,8 +1,7 @@
 //! Every verb has the same effect over a connection as on the heap, in order, in one round trip.
 
 use guira_fabric::heap::HeapRegion;
-use guira_fabric::{Addr, FabricError, Lane, Profile, Region, Verb, post};
-use guira_network::client::Waiting;
+use guira_fabric::{Addr, FabricError, Lane, Profile, Region, Verb, Waiting, post};
 use guira_network::tcp::TcpRegion;
 use guira_network::wire::{FenceReply, Grant, PriorSession};
 use pollster::block_on;

@@ -5,8 +5,7 @@ pub mod client;
 pub mod proxy;
 pub mod test_node;
 
-use guira_fabric::{Addr, FabricError, Verb, post};
-use guira_network::client::Waiting;
+use guira_fabric::{Addr, FabricError, Verb, Waiting, post};
 use guira_network::tcp::TcpLane;
 
 /// Both ways of waiting.

@@ -1,9 +1,9 @@
 //! A region with addresses without memory: it comes when a client asks for it or changes it, within the node's limit, and
 //! not when one reads it.
 
-use guira_fabric::{Addr, FabricError, Region, Verb};
+use guira_fabric::{Addr, FabricError, Region, Verb, Waiting};
 use guira_fabric_shm::{CreateOptions, ShmRegion};
-use guira_network::client::{ConnectOptions, Endpoint, Waiting};
+use guira_network::client::{ConnectOptions, Endpoint};
 use guira_network::tcp::TcpRegion;
 use guira_network::wire::{CloseReason, Grant, Hello, Kind, Reserve};
 

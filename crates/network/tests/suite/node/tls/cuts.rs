@@ -4,8 +4,8 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use guira_fabric::{Addr, Effect, FabricError, Lane, Region, Verb, post};
-use guira_network::client::{ConnectError, Waiting};
+use guira_fabric::{Addr, Effect, FabricError, Lane, Region, Verb, Waiting, post};
+use guira_network::client::ConnectError;
 use guira_network::tcp::TcpRegion;
 use pollster::block_on;
 

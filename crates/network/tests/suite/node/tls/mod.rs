@@ -19,8 +19,7 @@ mod pki;
 
 use std::time::Duration;
 
-use guira_fabric::{Addr, Effect, FabricError, Lane, Region, Submitted, Verb, post};
-use guira_network::client::Waiting;
+use guira_fabric::{Addr, Effect, FabricError, Lane, Region, Submitted, Verb, Waiting, post};
 use guira_network::tcp::{TcpLane, TcpRegion};
 use guira_network::wire::{FenceReply, MAX_BATCH_VERBS, MAX_VERB_WORDS, PriorSession};
 use guira_testing::{patience, wait_until};

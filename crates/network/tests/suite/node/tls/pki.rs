@@ -2,7 +2,8 @@
 
 use std::net::SocketAddr;
 
-use guira_network::client::{ConnectOptions, Endpoint, Waiting};
+use guira_fabric::Waiting;
+use guira_network::client::{ConnectOptions, Endpoint};
 use guira_network::node::NodeOptions;
 use guira_network::tcp::TcpRegion;
 use guira_network::tls::{TlsClient, TlsServer};
