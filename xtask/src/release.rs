@@ -1,6 +1,9 @@
 //! `cargo xtask release`, the release check: what takes long, measures the machine, or asks what changes without the
 //! sources. A change runs the steps that concern it, and a release runs all of them.
 
+use std::path::{Path, PathBuf};
+use std::{env, fs, io};
+
 use crate::shell::{Outcome, Shell};
 use crate::steps::Step;
 use crate::tools::{self, cargo_tool};
@@ -105,13 +108,33 @@ fn msrv(shell: &Shell) -> Outcome {
 
 /// Packages what is published, and compiles each package from its archive.
 fn packages(shell: &Shell) -> Outcome {
-    let target = shell.target_directory("packages").to_string_lossy().into_owned();
+    let target = shell.target_directory("packages");
+    if let Err(error) = forget_packages(&target) {
+        return Outcome::Failed(error.to_string());
+    }
+    let target = target.to_string_lossy().into_owned();
     let kept = KEPT.iter().flat_map(|name| ["--exclude", name]);
     let arguments: Vec<&str> = ["package", "--workspace", "--locked", "--allow-dirty", "--target-dir", &target]
         .into_iter()
         .chain(kept)
         .collect();
     shell.cargo(&arguments, &[("CARGO_PROFILE_DEV_DEBUG", "0")])
+}
+
+/// Removes what an earlier run left below `target`, and what cargo unpacked for it: the versions are the same, so cargo
+/// would take the earlier sources for those of the new archives.
+fn forget_packages(target: &Path) -> io::Result<()> {
+    let home = env::var_os("CARGO_HOME").map(PathBuf::from).or_else(|| Some(env::home_dir()?.join(".cargo")));
+    let unpacked = home.map(|home| home.join("registry/src")).filter(|unpacked| unpacked.exists());
+    for registry in unpacked.iter().flat_map(fs::read_dir).flatten() {
+        for package in fs::read_dir(registry?.path())? {
+            let package = package?;
+            if package.file_name().to_string_lossy().starts_with("guira-") {
+                fs::remove_dir_all(package.path())?;
+            }
+        }
+    }
+    if target.exists() { fs::remove_dir_all(target) } else { Ok(()) }
 }
 
 fn advisories(shell: &Shell) -> Outcome {
