@@ -1,4 +1,5 @@
-//! How long tests wait, whether they run in their long forms, and the names, folders and ports they use.
+//! How long tests wait, whether they run in their long forms, the names, folders and ports they use, and their child
+//! processes.
 //!
 //! No test fails because the machine is slow: a test waits for an event, and [`patience`] only ends hangs. Names carry
 //! an id of the test process, which no other process has, and what a killed test process left behind is removed by the
@@ -6,12 +7,14 @@
 
 #![forbid(unsafe_code)]
 
+mod child;
 mod port;
 mod scratch;
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+pub use child::{Actor, Orphan, say, wait_for_order};
 pub use port::ReservedPort;
 pub use scratch::{ScratchFolder, process_name, unique_name};
 

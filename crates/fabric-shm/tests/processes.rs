@@ -1,7 +1,6 @@
 //! Regions shared by processes: visibility of changes, liveness of clients, and effects of forks.
 //!
-//! Child processes run this test program again, with only the test `child`, which reads its role from the environment.
-//! A child prints "@@" and a word when it has reached a point, and continues when it is sent a line.
+//! The child processes run the test `child` ([`Actor`]).
 #![allow(unsafe_code, reason = "it forks, and maps memory that other processes change")]
 #![expect(clippy::unwrap_used, reason = "helpers of tests are not tests themselves to the lint")]
 
@@ -9,9 +8,9 @@ mod common;
 mod domain;
 mod locks;
 
-use std::io::{BufRead, BufReader, Write};
+use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -19,7 +18,8 @@ use guira_fabric::{Addr, FabricError, Region, SlotHold, Verb};
 use guira_fabric_shm::{
     Access, CreateError, CreateOptions, KillError, Location, ProcessIdentity, ProcessState, ShmError, ShmRegion,
 };
-use guira_testing::{patience, wait_until};
+use guira_testing::{Actor, Orphan, patience, say, wait_for_order, wait_until};
+use rustix::process::Signal;
 
 use common::{DEVICE_BYTES, MAIN_BYTES, Scratch, ScratchDirectory, read, submit, write};
 
@@ -28,102 +28,33 @@ const PATH: &str = "GUIRA_SHM_TEST_PATH";
 /// The modes of a region whose slots are locked in its own file, and of one with a lock file.
 const MODES: [u32; 2] = [0o600, 0o644];
 
-/// A child process, killed on drop.
-struct Actor {
-    process: Child,
-    orders: ChildStdin,
-    words: BufReader<ChildStdout>,
+/// The environment of a child in this role.
+fn variables<'v>(role: &'v str, location: &'v Location) -> [(&'static str, &'v OsStr); 2] {
+    [(ROLE, role.as_ref()), (PATH, location.path().as_os_str())]
 }
 
-impl Actor {
-    fn spawn(role: &str, location: &Location) -> Actor {
-        Actor::start(Command::new(std::env::current_exe().unwrap()), role, location)
-    }
+fn spawn(role: &str, location: &Location) -> Actor {
+    Actor::spawn("child", &variables(role, location))
+}
 
-    /// Starts the child by a shell in new pid and mount namespaces, after the commands `mounts` were executed there.
-    /// Returns `None` if this user may not create namespaces.
-    fn spawn_in_namespaces(role: &str, location: &Location, mounts: &str) -> Option<Actor> {
-        let namespaces = ["--pid", "--mount", "--fork", "--mount-proc", "--kill-child"];
-        let ways = [&namespaces[..], &["--user", "--map-root-user", "--pid", "--mount", "--fork", "--kill-child"]];
-        let is_possible = |way: &&&[&str]| {
-            let mut command = Command::new("unshare");
-            command.args(**way).args(["sh", "-c", mounts]).stdout(Stdio::null());
-            command.status().is_ok_and(|status| status.success())
-        };
-        let Some(way) = ways.iter().find(is_possible) else {
-            println!("no namespaces for this user: {role} was not tested");
-            return None;
-        };
+/// Starts the child by a shell in new pid and mount namespaces, after the commands `mounts` were executed there.
+/// Returns `None` if this user may not create namespaces.
+fn spawn_in_namespaces(role: &str, location: &Location, mounts: &str) -> Option<Actor> {
+    let namespaces = ["--pid", "--mount", "--fork", "--mount-proc", "--kill-child"];
+    let ways = [&namespaces[..], &["--user", "--map-root-user", "--pid", "--mount", "--fork", "--kill-child"]];
+    let is_possible = |way: &&&[&str]| {
         let mut command = Command::new("unshare");
-        command.args(*way).args(["sh", "-c", &format!("{mounts} && exec \"$0\" \"$@\"")]);
-        command.arg(std::env::current_exe().unwrap());
-        Some(Actor::start(command, role, location))
-    }
-
-    fn start(mut command: Command, role: &str, location: &Location) -> Actor {
-        let mut process = command
-            .args(["--exact", "child", "--nocapture", "--test-threads=1"])
-            .env(ROLE, role)
-            .env(PATH, location.path())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let (orders, words) = (process.stdin.take().unwrap(), process.stdout.take().unwrap());
-        Actor { process, orders, words: BufReader::new(words) }
-    }
-
-    /// Returns the next word that the child prints.
-    fn next_word(&mut self) -> String {
-        let mut line = String::new();
-        while self.words.read_line(&mut line).unwrap() > 0 {
-            if let Some((_, word)) = line.split_once("@@") {
-                return word.trim().to_owned();
-            }
-            line.clear();
-        }
-        panic!("the child ended: {:?}", self.process.wait());
-    }
-
-    fn resume(&mut self) {
-        writeln!(self.orders).unwrap();
-    }
-
-    fn signal(&self, signal: libc::c_int) {
-        send_signal(self.process.id(), signal);
-    }
-
-    fn kill(&mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
-    }
-}
-
-impl Drop for Actor {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-/// A process that is not a child of this one. Killed on drop.
-struct Orphan(u32);
-
-impl Orphan {
-    fn is_running(&self) -> bool {
-        std::fs::read_to_string(format!("/proc/{}/stat", self.0)).is_ok_and(|stat| !stat.contains(") Z "))
-    }
-}
-
-impl Drop for Orphan {
-    fn drop(&mut self) {
-        send_signal(self.0, libc::SIGKILL);
-    }
-}
-
-fn send_signal(pid: u32, signal: libc::c_int) {
-    // SAFETY: a plain system call on a process this test started.
-    unsafe { libc::kill(pid as libc::pid_t, signal) };
+        command.args(**way).args(["sh", "-c", mounts]).stdout(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
+    };
+    let Some(way) = ways.iter().find(is_possible) else {
+        println!("no namespaces for this user: {role} was not tested");
+        return None;
+    };
+    let mut command = Command::new("unshare");
+    command.args(*way).args(["sh", "-c", &format!("{mounts} && exec \"$0\" \"$@\"")]);
+    command.arg(std::env::current_exe().unwrap());
+    Some(Actor::start(command, "child", &variables(role, location)))
 }
 
 /// Forks; the child runs `body` and exits with the code that it returns, without unwinding or exit handlers.
@@ -192,16 +123,6 @@ fn child() {
         "claiming closer" => domain::claiming_closer(&location),
         other => panic!("no role {other}"),
     }
-}
-
-fn say(word: impl std::fmt::Display) {
-    println!("@@{word}");
-    std::io::stdout().flush().unwrap();
-}
-
-fn wait_for_order() {
-    // The wait also ends if the parent has ended.
-    std::io::stdin().read_line(&mut String::new()).unwrap();
 }
 
 fn open(location: &Location) -> ShmRegion {
@@ -544,7 +465,7 @@ fn processes_share_the_words() {
     let region = scratch.create();
     let mut lane = region.lane();
     write(&mut lane, Addr::main(8), 41);
-    assert_eq!(Actor::spawn("writer", &scratch.location).next_word(), "written");
+    assert_eq!(spawn("writer", &scratch.location).next_word(), "written");
     assert_eq!(read(&mut lane, Addr::main(8)), 42);
     assert_eq!(read(&mut lane, Addr::device(8)), 43);
 }
@@ -596,7 +517,7 @@ fn locks_of_readers_are_found() {
 #[test]
 fn the_umask_is_ignored() {
     let scratch = Scratch::new();
-    assert_eq!(Actor::spawn("umask", &scratch.location).next_word(), "created");
+    assert_eq!(spawn("umask", &scratch.location).next_word(), "created");
     let mode = std::fs::metadata(scratch.location.path()).unwrap().permissions().mode();
     assert_eq!(mode & 0o7777, 0o664);
     let [lock_file] = &common::lock_files_of(&scratch.location)[..] else { panic!("it has no lock file") };
@@ -608,22 +529,22 @@ fn a_killed_holder_is_dead_and_a_stopped_one_is_not() {
     for mode in MODES {
         let scratch = Scratch::new();
         let region = common::create_with_mode(&scratch.location, mode);
-        let mut actor = Actor::spawn("holder", &scratch.location);
+        let mut actor = spawn("holder", &scratch.location);
         assert_eq!(actor.next_word(), "held");
         assert!(!is_free(&region, 1) && is_free(&region, 2));
 
-        actor.signal(libc::SIGSTOP);
+        actor.signal(Signal::STOP);
         let stat = format!("/proc/{}/stat", actor.process.id());
         wait_until("the holder is stopped", || std::fs::read_to_string(&stat).unwrap().contains(") T "));
         for _ in 0..20 {
             assert!(!is_free(&region, 1));
             std::thread::sleep(Duration::from_millis(5));
         }
-        actor.signal(libc::SIGKILL);
+        actor.signal(Signal::KILL);
         actor.process.wait().unwrap();
         assert!(is_free(&region, 1), "the slot is free as soon as the process has ended");
 
-        let mut actor = Actor::spawn("holder", &scratch.location);
+        let mut actor = spawn("holder", &scratch.location);
         assert_eq!(actor.next_word(), "held");
         actor.resume();
         assert!(actor.process.wait().unwrap().success());
@@ -635,8 +556,8 @@ fn a_killed_holder_is_dead_and_a_stopped_one_is_not() {
 fn a_program_the_holder_started_does_not_keep_it_alive() {
     let scratch = Scratch::new();
     let region = scratch.create();
-    let mut actor = Actor::spawn("spawner", &scratch.location);
-    let other = Orphan(actor.next_word().parse().unwrap());
+    let mut actor = spawn("spawner", &scratch.location);
+    let other = Orphan::of(&actor.next_word());
     assert!(!is_free(&region, 1));
     actor.kill();
     // The kernel resumes the holder before it closes the descriptors that the new program must not inherit.
@@ -662,15 +583,15 @@ fn a_child_has_its_own_liveness(role: &str) {
         let scratch = Scratch::new();
         let region = common::create_with_mode(&scratch.location, mode);
         let mut lane = region.lane();
-        let mut actor = Actor::spawn(role, &scratch.location);
-        let forked = Orphan(actor.next_word().parse().unwrap());
+        let mut actor = spawn(role, &scratch.location);
+        let forked = Orphan::of(&actor.next_word());
         wait_until("the forked process has done its part", || read(&mut lane, Addr::main(0)) == 2);
         assert!(!is_free(&region, 1), "the child dropped its copy of the parent's hold; the parent is alive");
         assert!(!is_free(&region, 2), "the child's own hold is not affected");
         actor.kill();
         assert!(forked.is_running() && is_free(&region, 1), "the child does not keep its parent's slot");
         assert!(!is_free(&region, 2));
-        send_signal(forked.0, libc::SIGKILL);
+        forked.kill();
         wait_until("the child's slot is free", || is_free(&region, 2));
     }
 }
@@ -682,8 +603,8 @@ fn a_forked_child_does_not_share_hold_sets() {
         let scratch = Scratch::new();
         let region = common::create_with_mode(&scratch.location, mode);
         let mut lane = region.lane();
-        let mut actor = Actor::spawn("set forker", &scratch.location);
-        let forked = Orphan(actor.next_word().parse().unwrap());
+        let mut actor = spawn("set forker", &scratch.location);
+        let forked = Orphan::of(&actor.next_word());
         wait_until("the forked process has done its part", || read(&mut lane, Addr::main(0)) == 2);
         let free = || [1, 2, 3, 4].map(|slot| is_free(&region, slot));
         assert_eq!(free(), [false, true, false, false], "2 was released, and the others have living owners");
@@ -700,7 +621,7 @@ fn closing_descriptors_frees_no_slot_of_a_set() {
         let location = directory.file("region");
         let region = common::create_with_mode(&location, mode);
         let decoy = common::create(&directory.file("region.other"));
-        let mut actor = Actor::spawn("set closer", &location);
+        let mut actor = spawn("set closer", &location);
         assert_eq!(actor.next_word(), "closed");
         assert!(!is_free(&region, 1) && is_free(&region, 2));
         assert!((1..=2).all(|slot| is_free(&decoy, slot)), "no other file was locked in its place");
@@ -750,8 +671,8 @@ fn forks_during_a_hold_leave_no_copy_of_it() {
     for mode in MODES {
         let scratch = Scratch::new();
         let region = common::create_with_mode(&scratch.location, mode);
-        let mut actor = Actor::spawn("fork storm", &scratch.location);
-        let forked: Vec<Orphan> = actor.next_word().split(' ').map(|pid| Orphan(pid.parse().unwrap())).collect();
+        let mut actor = spawn("fork storm", &scratch.location);
+        let forked: Vec<Orphan> = actor.next_word().split(' ').map(Orphan::of).collect();
         assert!((1..=8).all(|slot| !is_free(&region, slot)));
         actor.kill();
         assert!(forked.iter().all(Orphan::is_running));
@@ -767,7 +688,7 @@ fn a_forked_child_that_ends_leaves_its_parent_alone() {
     for mode in MODES {
         let scratch = Scratch::new();
         let region = common::create_with_mode(&scratch.location, mode);
-        let mut actor = Actor::spawn("exiting forker", &scratch.location);
+        let mut actor = spawn("exiting forker", &scratch.location);
         assert_eq!(actor.next_word(), "alone");
         assert!(!is_free(&region, 1), "the parent is alive");
         actor.kill();
@@ -780,7 +701,7 @@ fn a_forked_child_that_ends_leaves_its_parent_alone() {
 fn a_process_stays_alive_without_its_main_thread() {
     let scratch = Scratch::new();
     let region = scratch.create();
-    let mut actor = Actor::spawn("without main thread", &scratch.location);
+    let mut actor = spawn("without main thread", &scratch.location);
     let said = actor.next_word();
     let words: Vec<u64> = said.split(' ').map(|word| word.parse().unwrap()).collect();
     let [pid, start_ticks, namespaces, boot] = words[..] else { panic!("{said}") };
@@ -798,7 +719,7 @@ fn a_process_stays_alive_without_its_main_thread() {
 fn a_memlock_limit_is_not_taken_for_a_living_holder() {
     let scratch = Scratch::new();
     let _region = scratch.create();
-    let said = Actor::spawn("memlock limited", &scratch.location).next_word();
+    let said = spawn("memlock limited", &scratch.location).next_word();
     assert_eq!(said, r#"["taken", "free"] ["taken", "unknown"]"#);
 }
 
@@ -808,7 +729,7 @@ fn another_program_does_not_keep_the_slot() {
     for mode in MODES {
         let scratch = Scratch::new();
         let region = common::create_with_mode(&scratch.location, mode);
-        let mut actor = Actor::spawn("exec caller", &scratch.location);
+        let mut actor = spawn("exec caller", &scratch.location);
         assert_eq!(actor.next_word(), "held");
         assert!(!is_free(&region, 1));
         actor.resume();
@@ -825,7 +746,7 @@ fn closing_descriptors_kills_no_client() {
         let location = directory.file("region");
         let region = common::create_with_mode(&location, mode);
         let decoy = common::create(&directory.file("region.other"));
-        let mut actor = Actor::spawn("descriptor closer", &location);
+        let mut actor = spawn("descriptor closer", &location);
         assert_eq!(actor.next_word(), "closed");
         assert_eq!(read(&mut region.lane(), Addr::main(0)), 7);
         assert!(!is_free(&region, 1), "its hold needs no descriptor");
@@ -853,7 +774,7 @@ fn containers_see_which_clients_are_alive() {
         let elsewhere = ScratchDirectory::within(env!("CARGO_TARGET_TMPDIR").into());
         let mounts = format!("mount --bind {} {}", directory.path.display(), elsewhere.path.display());
         let own = take(&region, 1);
-        let Some(mut actor) = Actor::spawn_in_namespaces("prober", &elsewhere.file("region"), &mounts) else { return };
+        let Some(mut actor) = spawn_in_namespaces("prober", &elsewhere.file("region"), &mounts) else { return };
         let said = actor.next_word();
         let words: Vec<&str> = said.split(' ').collect();
         let number = |i: usize| words[i].parse::<u64>().unwrap();
@@ -886,8 +807,7 @@ fn overlays_are_refused() {
     let at = directory.path.display();
     let options = format!("lowerdir={at}/lower,upperdir={at}/upper,workdir={at}/work");
     let mounts = format!("mount -t overlay overlay -o {options} {at}/merged");
-    let Some(mut actor) = Actor::spawn_in_namespaces("unsafe file system", &directory.file("merged/region"), &mounts)
-    else {
+    let Some(mut actor) = spawn_in_namespaces("unsafe file system", &directory.file("merged/region"), &mounts) else {
         return;
     };
     assert_eq!(actor.next_word(), "overlayfs overlayfs false");
@@ -904,7 +824,7 @@ fn users_without_permission_are_refused() {
         set(location.path(), 0);
     }
     set(&directory.path, 0o555);
-    let word = Actor::spawn("unprivileged", &location).next_word();
+    let word = spawn("unprivileged", &location).next_word();
     set(&directory.path, 0o755);
     assert_eq!((word.as_str(), directory.entries()), ("refused", 1));
 }

@@ -128,12 +128,12 @@ fn a_claimed_region_is_closed_to_all_other_processes() {
         let scratch = Scratch::new();
         write(&mut common::create_with_mode(&scratch.location, mode).lane(), Addr::main(0), 5);
         let before = std::fs::read(scratch.location.path()).unwrap();
-        let mut actor = Actor::spawn("claimer", &scratch.location);
+        let mut actor = spawn("claimer", &scratch.location);
         assert_eq!(actor.next_word(), "claimed");
         assert_all_refused(&scratch.location);
-        actor.signal(libc::SIGSTOP);
+        actor.signal(Signal::STOP);
         assert_all_refused(&scratch.location);
-        actor.signal(libc::SIGCONT);
+        actor.signal(Signal::CONT);
         assert_eq!(std::fs::read(scratch.location.path()).unwrap(), before);
 
         actor.resume();
@@ -154,8 +154,8 @@ fn a_claimed_region_is_closed_to_all_other_processes() {
 fn a_killed_claimer_leaves_the_region_open_to_all() {
     let scratch = Scratch::new();
     scratch.create();
-    for signal in [libc::SIGKILL, libc::SIGABRT] {
-        let mut actor = Actor::spawn("claimer", &scratch.location);
+    for signal in [Signal::KILL, Signal::ABORT] {
+        let mut actor = spawn("claimer", &scratch.location);
         assert_eq!(actor.next_word(), "claimed");
         assert_all_refused(&scratch.location);
         actor.signal(signal);
@@ -172,7 +172,7 @@ fn a_mapped_region_cannot_be_claimed() {
         for mode in MODES {
             let scratch = Scratch::new();
             let region = common::create_with_mode(&scratch.location, mode);
-            let mut actor = Actor::spawn(role, &scratch.location);
+            let mut actor = spawn(role, &scratch.location);
             actor.next_word();
             assert!(is_mapped_elsewhere(&region), "{role}");
             assert!(!region.is_claimed_for_device() && open(&scratch.location).hold(3).unwrap().is_some());
@@ -182,7 +182,7 @@ fn a_mapped_region_cannot_be_claimed() {
     }
     let scratch = Scratch::new();
     let region = scratch.create();
-    let mut actor = Actor::spawn("mapper", &scratch.location);
+    let mut actor = spawn("mapper", &scratch.location);
     assert_eq!(actor.next_word(), "mapped");
     assert!(is_mapped_elsewhere(&region));
     actor.resume();
@@ -199,11 +199,11 @@ fn a_forked_child_keeps_its_killed_parents_claim_and_no_mapping() {
         let scratch = Scratch::new();
         scratch.create();
         let start = |scratch: &Scratch| {
-            let mut actor = Actor::spawn(role, &scratch.location);
+            let mut actor = spawn(role, &scratch.location);
             let mut words = [actor.next_word(), actor.next_word()];
             words.sort();
             assert_eq!(words[1], "forked 1", "{role}: the child cannot claim by its parent's handle");
-            (actor, Orphan(words[0].parse().unwrap()))
+            (actor, Orphan::of(&words[0]))
         };
         let (mut actor, child) = start(&scratch);
         assert_all_refused(&scratch.location);
@@ -223,8 +223,8 @@ fn a_forked_child_keeps_its_killed_parents_claim_and_no_mapping() {
 
     let scratch = Scratch::new();
     let region = scratch.create();
-    let mut actor = Actor::spawn("mapping forker", &scratch.location);
-    let forked = Orphan(actor.next_word().parse().unwrap());
+    let mut actor = spawn("mapping forker", &scratch.location);
+    let forked = Orphan::of(&actor.next_word());
     assert!(is_mapped_elsewhere(&region));
     actor.kill();
     // A child that has not run since the fork has not let go yet.
@@ -236,8 +236,8 @@ fn a_forked_child_keeps_its_killed_parents_claim_and_no_mapping() {
 fn a_program_that_the_claimer_started_keeps_no_domain() {
     let scratch = Scratch::new();
     let region = scratch.create();
-    let mut actor = Actor::spawn("spawner", &scratch.location);
-    let other = Orphan(actor.next_word().parse().unwrap());
+    let mut actor = spawn("spawner", &scratch.location);
+    let other = Orphan::of(&actor.next_word());
     actor.kill();
     wait_until("the program has started", || !is_mapped_elsewhere(&region));
     assert!(other.is_running());
@@ -247,7 +247,7 @@ fn a_program_that_the_claimer_started_keeps_no_domain() {
 fn closing_descriptors_ends_no_claim() {
     let scratch = Scratch::new();
     scratch.create();
-    let mut actor = Actor::spawn("claiming closer", &scratch.location);
+    let mut actor = spawn("claiming closer", &scratch.location);
     assert_eq!(actor.next_word(), "closed");
     assert_all_refused(&scratch.location);
     actor.resume();
@@ -263,7 +263,7 @@ fn a_reader_blocks_claims_and_nothing_else() {
     let scratch = Scratch::new();
     let region = common::create_with_mode(&scratch.location, 0o644);
     write(&mut region.lane(), Addr::main(0), 5);
-    let mut actor = Actor::spawn("reader", &scratch.location);
+    let mut actor = spawn("reader", &scratch.location);
     assert_eq!(actor.next_word(), "locked");
     assert!(is_mapped_elsewhere(&region));
     assert!(open(&scratch.location).hold(2).unwrap().is_some());

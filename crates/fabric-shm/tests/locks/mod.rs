@@ -143,11 +143,11 @@ fn a_read_only_user_blocks_no_client() {
     let location = directory.file("region");
     let region = create_with_mode(&location, READABLE);
     write(&mut region.lane(), Addr::main(0), 5);
-    let mut before = Actor::spawn("holder", &location);
+    let mut before = spawn("holder", &location);
     assert_eq!(before.next_word(), "held");
-    let mut reader = Actor::spawn("reader", &location);
+    let mut reader = spawn("reader", &location);
     assert_eq!(reader.next_word(), "locked");
-    let mut after = Actor::spawn("prober", &location);
+    let mut after = spawn("prober", &location);
     assert!(after.next_word().starts_with("held "), "slot 1 is still held; 2 is taken");
     assert_eq!([0, 1, 2, 3].map(|slot| is_free(&region, slot)), [true, false, false, true]);
     let mut set = region.hold_set();
@@ -230,7 +230,7 @@ fn writing_requires_access_to_the_lock_file() {
     let location = directory.file("region");
     drop(create_with_mode(&location, READABLE));
     fs::set_permissions(location.path(), PermissionsExt::from_mode(0o666)).unwrap();
-    assert_eq!(Actor::spawn("outsider", &location).next_word(), "refused");
+    assert_eq!(spawn("outsider", &location).next_word(), "refused");
 }
 
 /// See `writing_requires_access_to_the_lock_file`.
@@ -260,7 +260,7 @@ fn a_refused_removal_keeps_the_lock_file() {
     let lock_file = lock_file_of(&location);
     std::os::unix::fs::chown(&lock_file, Some(NOBODY), None).unwrap();
     fs::set_permissions(&directory.path, PermissionsExt::from_mode(0o1777)).unwrap();
-    assert_eq!(Actor::spawn("remover", &location).next_word(), "refused");
+    assert_eq!(spawn("remover", &location).next_word(), "refused");
     assert!(lock_file.exists() && directory.entries() == 2);
     drop(open(&location));
 }
@@ -351,7 +351,7 @@ fn leftovers_of_killed_creators_are_removed() {
     let directory = ScratchDirectory::new();
     let location = directory.file("region");
     for (steps, left) in [(0, 0), (1, 1), (2, 2)] {
-        let mut actor = Actor::spawn("creator", &location);
+        let mut actor = spawn("creator", &location);
         let words = ["begun", "formatted", "created"];
         assert_eq!(actor.next_word(), words[0]);
         for word in &words[1..=steps] {
@@ -378,14 +378,14 @@ fn living_creators_keep_their_lock_files() {
     let directory = ScratchDirectory::new();
     let location = directory.file("region");
     let formatted = || {
-        let mut actor = Actor::spawn("creator", &location);
+        let mut actor = spawn("creator", &location);
         assert_eq!(actor.next_word(), "begun");
         actor.resume();
         assert_eq!(actor.next_word(), "formatted");
         actor
     };
     let (mut slow, mut slower) = (formatted(), formatted());
-    slower.signal(libc::SIGSTOP);
+    slower.signal(Signal::STOP);
     for mode in MODES {
         drop(create_with_mode(&location, mode));
         ShmRegion::destroy(&location).unwrap();
@@ -394,7 +394,7 @@ fn living_creators_keep_their_lock_files() {
     slow.resume();
     assert_eq!(slow.next_word(), "created");
     assert!(is_free(&open(&location), 3));
-    slower.signal(libc::SIGCONT);
+    slower.signal(Signal::CONT);
     slower.resume();
     assert_eq!(slower.next_word(), "taken");
     assert_eq!(directory.entries(), 2);

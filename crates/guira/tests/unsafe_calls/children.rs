@@ -1,12 +1,9 @@
 //! Children that fork, and children that die with a lock of another program on their slot.
 //!
-//! Child processes run this test program again, with only the test `children::child`, which reads its role from the
-//! environment. A child prints "@@" and a word when it has reached a point, and continues when it is sent a line.
+//! The children run the test `children::child` ([`Actor`]).
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::task::{Context, Poll, Waker};
 
 use guira::admin::ClientState;
@@ -14,8 +11,7 @@ use guira::{CreateOptions, Effect, ServeOptions, Store};
 use guira_fabric::{Addr, FabricError, Lane, Region, Submitted, Verb};
 use guira_network::client::ConnectOptions;
 use guira_network::tcp::TcpRegion;
-use guira_testing::wait_until;
-use rustix::process::{Pid, Signal, kill_process};
+use guira_testing::{Actor, Orphan, say, wait_for_order, wait_until};
 
 use crate::Table;
 
@@ -25,68 +21,8 @@ const URL: &str = "GUIRA_TEST_CHILD_URL";
 /// A slot that no client takes, because the table has fewer slots.
 const SPARE_SLOT: u16 = 60_000;
 
-/// A child process, killed on drop.
-struct Actor {
-    process: Child,
-    orders: ChildStdin,
-    words: BufReader<ChildStdout>,
-}
-
-impl Actor {
-    fn start(role: &str, url: &str) -> Actor {
-        let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "children::child", "--nocapture", "--test-threads=1"])
-            .envs([(ROLE, role), (URL, url)])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let (orders, words) = (process.stdin.take().unwrap(), process.stdout.take().unwrap());
-        Actor { process, orders, words: BufReader::new(words) }
-    }
-
-    /// Returns the number that the child prints next.
-    fn next_number<N: std::str::FromStr>(&mut self) -> N {
-        let mut line = String::new();
-        while self.words.read_line(&mut line).unwrap() > 0 {
-            if let Some((_, word)) = line.split_once("@@") {
-                return word.trim().parse().unwrap_or_else(|_| panic!("{word} is no number"));
-            }
-            line.clear();
-        }
-        panic!("the child ended: {:?}", self.process.wait());
-    }
-
-    fn resume(&mut self) {
-        writeln!(self.orders).unwrap();
-    }
-
-    fn kill(&mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
-    }
-}
-
-impl Drop for Actor {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-/// A process that is not a child of this one. Killed on drop.
-struct Orphan(i32);
-
-impl Orphan {
-    fn is_running(&self) -> bool {
-        std::fs::read_to_string(format!("/proc/{}/stat", self.0)).is_ok_and(|stat| !stat.contains(") Z "))
-    }
-}
-
-impl Drop for Orphan {
-    fn drop(&mut self) {
-        let _ = kill_process(Pid::from_raw(self.0).unwrap(), Signal::KILL);
-    }
+fn spawn(role: &str, url: &str) -> Actor {
+    Actor::spawn("children::child", &[(ROLE, role), (URL, url)])
 }
 
 /// Forks; the child runs `body` and exits with the code that it returns, without unwinding or exit handlers. The test
@@ -117,16 +53,6 @@ fn child() {
         "forker" => forker(&url),
         other => panic!("no role {other}"),
     }
-}
-
-fn say(number: impl std::fmt::Display) {
-    println!("@@{number}");
-    std::io::stdout().flush().unwrap();
-}
-
-fn wait_for_order() {
-    // The wait also ends if the parent has ended.
-    std::io::stdin().read_line(&mut String::new()).unwrap();
 }
 
 /// Keeps a client until it is told to continue.
@@ -280,8 +206,8 @@ fn lock_for_reading(store: &Store, slot: u16) -> File {
 #[test]
 fn a_dead_client_under_a_read_lock_is_unknown() {
     let (table, store) = Table::create(&CreateOptions::new(100).max_clients(8));
-    let mut actor = Actor::start("client", &table.url.to_string());
-    let slot: u16 = actor.next_number();
+    let mut actor = spawn("client", &table.url.to_string());
+    let slot: u16 = actor.next_word().parse().unwrap();
     actor.kill();
     let reader = lock_for_reading(&store, slot);
     let state = |store: &Store| store.stat().unwrap().clients[0].state;
@@ -308,11 +234,11 @@ fn a_forked_child_cannot_use_its_parents_connections() {
         let clients = served.stat().unwrap().clients;
         clients.iter().any(|client| client.slot == slot && client.state == ClientState::Dead)
     };
-    let mut actor = Actor::start("forker", &format!("tcp://{}", node.local_addrs()[0]));
-    let forked = Orphan(actor.next_number());
+    let mut actor = spawn("forker", &format!("tcp://{}", node.local_addrs()[0]));
+    let forked = Orphan::of(&actor.next_word());
     wait_until("the forked process has done its part", || served.reader().contains(b"child").unwrap());
     actor.resume();
-    let slot: u16 = actor.next_number();
+    let slot: u16 = actor.next_word().parse().unwrap();
     // The dropped task did not end its client. The put has recovered that client only if it ran into its lock.
     served.recover(&mut |_, _| ()).unwrap();
     assert_eq!(served.stat().unwrap().clients.len(), 2, "parent and child: {:?}", served.stat().unwrap().clients);
