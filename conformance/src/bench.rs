@@ -329,13 +329,13 @@ impl<L: Lane> TestClient<L> {
     /// Carries out the rest of a change.
     ///
     /// # Errors
-    /// Same as [`Client::finish`].
+    /// Same as [`Client::change_from`].
     ///
     /// # Panics
     /// If the table cannot store the key.
     pub fn finish(&mut self, key: &[u8], change: Change<'_>, rest: Continuation) -> Result<Changed, Error> {
         let key = self.client.key(key).expect("a key that the table can store");
-        block_on(self.client.finish(&mut self.lane, &key, change, Begun::Continue(rest)))
+        block_on(self.client.change_from(&mut self.lane, &key, change, Some(Begun::Continue(rest))))
     }
 
     /// Puts an inline value.

@@ -557,11 +557,7 @@ impl Client {
             None => NewValue::Inline(value),
             Some(extent) => NewValue::Extent { extent, words: &self.encoded },
         });
-        let begun = match begun {
-            Some(begun) => begun,
-            None => self.client.begin(self.lane.any(), key, &change).await,
-        };
-        let result = self.client.finish(self.lane.any(), key, change, begun).await;
+        let result = self.client.change_from(self.lane.any(), key, change, begun).await;
         self.settle_allocation(&result);
         self.report_incidents().await;
         if result.is_ok() {

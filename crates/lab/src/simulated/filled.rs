@@ -341,7 +341,7 @@ impl<'f> Filler<'f> {
             Some(extent) => NewValue::Extent { extent, words: &self.encoded },
         });
         let begun = self.client.begin_in_place(&mut self.lane, &key, &insert);
-        match ready(self.client.finish(&mut self.lane, &key, insert, begun)) {
+        match ready(self.client.change_from(&mut self.lane, &key, insert, Some(begun))) {
             Ok(changed) if changed.outcome == Outcome::Inserted => {
                 if let Some(extent) = extent {
                     self.extents.link(&extent);

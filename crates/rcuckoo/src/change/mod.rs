@@ -188,10 +188,7 @@ impl Client {
     /// sampled in this operation. [R-INSERT-5]
     pub async fn change(&mut self, lane: &mut dyn Lane, key: &[u8], change: Change<'_>) -> Result<Changed, Error> {
         match self.key(key) {
-            Ok(key) => {
-                let begun = self.begin(lane, &key, &change).await;
-                self.finish(lane, &key, change, begun).await
-            }
+            Ok(key) => self.change_from(lane, &key, change, None).await,
             Err(refused) => Err(self.refuse(lane, refused).await.during(change.operation())),
         }
     }
@@ -205,18 +202,22 @@ impl Client {
         }
     }
 
-    /// Completes a change that [`Client::begin`] of this client began with the same key and change. If the client, key
-    /// or change differs, or if the client was used in between, the change starts again.
+    /// Carries out `change` on `key`, or completes it if [`Client::begin_in_place`] of this client began it. If the
+    /// client, key or change differs then, or if the client was used in between, the change starts again.
     ///
     /// # Errors
     /// Same as [`Client::change`].
-    pub async fn finish(
+    pub async fn change_from(
         &mut self,
         lane: &mut dyn Lane,
         key: &Key<'_>,
         change: Change<'_>,
-        begun: Begun,
+        begun: Option<Begun>,
     ) -> Result<Changed, Error> {
+        let begun = match begun {
+            Some(begun) => begun,
+            None => self.begin(lane, key, &change).await,
+        };
         let result = match begun {
             Begun::Done(changed) => Ok(changed),
             Begun::Failed(error) => Err(error),

@@ -22,20 +22,21 @@ use crate::{Client, DamagedItem, ErrorKind, Expected, Key, RowPair};
 /// Lock words of one key's rows.
 pub(crate) const PAIR_WORDS: usize = 2;
 
-/// The result of [`Client::begin`].
+/// The result of [`Client::begin_in_place`]. Not a `Result` that hides the rest: it would be moved once more, which
+/// costs 2 % of a change.
 #[derive(Debug)]
 pub enum Begun {
     /// The change is complete.
     Done(Changed),
     /// The change failed.
     Failed(ErrorKind),
-    /// The change is incomplete: [`Client::finish`] continues it.
+    /// The change is incomplete: [`Client::change_from`] continues it.
     Continue(Continuation),
 }
 
-/// The state of an incomplete change, for [`Client::finish`] of the client that began it, with the same key and change.
-/// It is a hint where to continue, and safe with any other: no row that was sampled and no lock that was held when it
-/// was made is relied on. A put or update that it continues counts as called when it was begun. [R-LOCK-10]
+/// The state of an incomplete change, for [`Client::change_from`] of the client that began it, with the same key and
+/// change. It is a hint where to continue, and safe with any other: no row that was sampled and no lock that was held
+/// when it was made is relied on. A put or update that it continues counts as called when it was begun. [R-LOCK-10]
 #[derive(Debug)]
 pub struct Continuation(pub(super) Stage);
 
