@@ -9,9 +9,9 @@ use guira_fabric::{FabricError, Lane, Verb, WORD_BYTES, post};
 use guira_layout::{CHUNK_SWEPT_WORD, ChunkWord, ExtentClass, Generation};
 use guira_rcuckoo::{ExtentUse, count_recoveries, look_up_extent};
 
+use super::chunk_table::orphans;
 use super::owned_chunks::Freed;
 use super::reclaim_scan::Orphan;
-use super::table::orphans;
 use super::{BATCH_VERBS, Extents};
 
 impl Extents {

@@ -15,13 +15,13 @@
 
 #![forbid(unsafe_code)]
 
+mod chunk_table;
 mod growth;
 mod leaked;
 mod owned_chunks;
 mod pending_claims;
 mod reclaim_scan;
 mod runs;
-mod table;
 #[cfg(test)]
 mod tests;
 
@@ -31,10 +31,10 @@ use guira_fabric::{FabricError, Lane, Verb, pause_until, post};
 use guira_layout::{ChunkState, ChunkWord, ExtentClass, ExtentRef, GENERATION_WORD, Generation, OwnerId, extent_words};
 use guira_rcuckoo::{Key, NoSpace, Table};
 
+use chunk_table::orphans;
 use owned_chunks::{Freed, OwnedChunks};
 use reclaim_scan::{Orphan, ReclaimScan};
 use runs::Runs;
-use table::orphans;
 
 /// Generations drawn at once. [R-EXTENT-3]
 const GENERATION_BLOCK: u64 = 1024;

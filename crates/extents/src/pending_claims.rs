@@ -7,7 +7,7 @@ use guira_fabric::{FabricError, Lane, Verb, post};
 use guira_layout::{ChunkState, ChunkWord};
 
 use super::Extents;
-use super::table::{tail_of, tails};
+use super::chunk_table::{tail_of, tails};
 
 impl Extents {
     /// Records that the words of these chunks are about to be changed.

@@ -10,8 +10,8 @@ use std::ops::Range;
 use guira_fabric::{FabricError, Lane, Verb, post};
 use guira_layout::{ChunkState, ChunkWord, ExtentClass, Generation};
 
+use super::chunk_table::orphans;
 use super::owned_chunks::Chunk;
-use super::table::orphans;
 use super::{BATCH_VERBS, Extents};
 
 /// Extents handed out or freed by this client between two scans.

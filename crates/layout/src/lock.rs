@@ -160,7 +160,8 @@ impl LockLayout {
         self.ones * self.field_mask()
     }
 
-    /// Whether `owner`, the value of a lock, marks a destroyed table: it is larger than any client's id.
+    /// Whether `owner`, the value of a lock, is larger than any client's id: the mark of a destroyed table, or damage.
+    /// [R-LOCK-9]
     pub fn is_poison(&self, owner: OwnerId) -> bool {
         self.has_owner_ids() && owner.0 > self.max_clients
     }

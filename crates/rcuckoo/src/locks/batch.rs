@@ -134,16 +134,16 @@ impl LockBatch<'_> {
     }
 }
 
-/// Returns the verb that releases locks of one word. It never fails, never disturbs a neighbour, needs no retry.
-/// [R-LOCK-2]
+/// Returns the verb that subtracts what `owner` has written from its locks in one word, which releases them. If it
+/// holds them, that never fails, never disturbs a neighbour, needs no retry. [R-LOCK-2]
 pub(crate) fn release_verb<'b>(table: &Table, owner: OwnerId, locks: &LockMask, found: &'b mut u64) -> Verb<'b> {
     let layout = table.locks();
     Verb::FetchAdd { addr: layout.addr(locks.word), add: layout.release_addend(owner, locks.mask), found }
 }
 
-/// Returns the verb that releases locks of one word. Locks that do not name their owners may have been reclaimed, and
-/// be free or another client's, so they are cleared, as printed: a subtraction would borrow from their neighbours.
-/// Where a region has no masked CAS there is no other way. [R-REPAIR-8]
+/// Returns the verb that releases locks of one word, in tables of any preset. Locks that do not name their owners may
+/// have been reclaimed, and be free or another client's, so they are cleared, as printed: a subtraction would borrow
+/// from their neighbours. Where a region has no masked CAS there is no other way. [R-REPAIR-8]
 #[inline]
 pub(crate) fn clear_verb<'b>(
     table: &Table,
