@@ -7,9 +7,10 @@
 //! leaves the lock as it was. No call waits.
 //!
 //! Invariants: a mapping of a file with a name exists only while its lock does ([`crate::mapping`] owns both, and
-//! unmaps first). The lock's description is one of [`crate::lock_description`]: a forked child does not keep it, code
-//! that closes all descriptors does not release it, and the kernel releases it when the process ends. A claim lasts as
-//! long as anything that was made from it; a region without a name, which no other process can map, needs no lock.
+//! unmaps first). The lock's description is one of [`crate::liveness::lock_description`]: a forked child does not keep
+//! it, code that closes all descriptors does not release it, and the kernel releases it when the process ends. A claim
+//! lasts as long as anything that was made from it; a region without a name, which no other process can map, needs no
+//! lock.
 //!
 //! During a claim, a forked child does keep the lock, in case its parent dies: it also inherits the files and mappings
 //! of libibverbs, and the kernel destroys a queue pair only when the last of these is gone. Until then the device
@@ -29,14 +30,15 @@ use rustix::io::Errno;
 
 use crate::error::{ShmError, Task};
 use crate::file::{self, OpenFile};
-use crate::fork;
-use crate::hold::REMOVAL_BYTE;
-use crate::lock_description::LockDescription;
+use crate::liveness::fork;
+use crate::liveness::hold::REMOVAL_BYTE;
+use crate::liveness::lock_description::LockDescription;
 use crate::mapping::{AnchorPages, Forking, Mapped};
 use crate::region::Access;
 use crate::sys::{self, LockKind};
 
-/// The byte that each mapping has locked. The byte between it and [`REMOVAL_BYTE`] belongs to [`crate::lock_file`].
+/// The byte that each mapping has locked. The byte between it and [`REMOVAL_BYTE`] belongs to
+/// [`crate::liveness::lock_file`].
 pub(crate) const DOMAIN_BYTE: i64 = REMOVAL_BYTE - 2;
 
 /// The lock of one mapping on its file's domain byte.

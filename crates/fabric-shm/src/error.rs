@@ -9,9 +9,9 @@ use guira_fabric::{ByteCount, shell_word};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use crate::create::UNNAMED;
-use crate::lock_file::LockFileProblem;
-use crate::memory_limit::Limiter;
+use crate::file::create::UNNAMED;
+use crate::file::memory_limit::Limiter;
+use crate::liveness::lock_file::LockFileProblem;
 
 /// The operation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

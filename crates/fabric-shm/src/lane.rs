@@ -13,8 +13,8 @@ use guira_fabric::process::Process;
 use guira_fabric::{Addr, Caps, FabricError, Lane, LocalLane, MaskedCas, Profile, Submitted, Traffic, Verb, Waiting};
 
 use crate::domain::WritingLane;
+use crate::file::name::{NameLoss, RegionName};
 use crate::mapping::Mapped;
-use crate::name::{NameLoss, RegionName};
 use crate::region::{Access, Shared};
 
 /// A lane of a [`crate::ShmRegion`]. It can move between threads and keeps the mapping alive.

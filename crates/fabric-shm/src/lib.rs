@@ -73,40 +73,29 @@
 #![cfg(all(target_os = "linux", not(loom)))]
 #![deny(unsafe_code)]
 
-mod create;
 mod domain;
 mod error;
 mod file;
-mod fork;
-mod found;
-mod header;
-mod hold;
 mod lane;
-mod location;
-mod lock_description;
-mod lock_file;
+mod liveness;
 #[allow(unsafe_code)]
 mod mapping;
-mod memory_limit;
-mod name;
-mod process;
 mod region;
-mod remove;
 #[allow(unsafe_code)]
 mod sys;
 #[allow(unsafe_code)]
 mod truncation;
 
-pub use create::{CreateOptions, check_directory};
 pub use domain::DeviceClaim;
 pub use error::{Attempt, CreateError, FileKind, ShmError};
-pub use found::{FoundKind, FoundRegion, found_regions};
-pub use hold::ForeignLock;
+pub use file::create::{CreateOptions, check_directory};
+pub use file::found::{FoundKind, FoundRegion, found_regions};
+pub use file::location::Location;
+pub use file::name::{NameLoss, RegionName};
 pub use lane::ShmLane;
-pub use location::Location;
-pub use lock_file::LockFileProblem;
-pub use name::{NameLoss, RegionName};
-pub use process::{KillError, ProcessIdentity, ProcessState};
+pub use liveness::hold::ForeignLock;
+pub use liveness::lock_file::LockFileProblem;
+pub use liveness::process::{KillError, ProcessIdentity, ProcessState};
 pub use region::{Access, Boot, RegionInfo, ShmRegion};
 
 // Words are read with plain 64-bit loads, the only access allowed on a read-only mapping, and offsets fit `usize`.

@@ -18,9 +18,9 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 use rustix::param::page_size;
 use rustix::process::{Uid, geteuid};
 
-use crate::create::STEP_BYTES;
 use crate::domain::DomainLock;
-use crate::header::{HEADER_BYTES, HEADER_WORDS, Sizes};
+use crate::file::create::STEP_BYTES;
+use crate::file::header::{HEADER_BYTES, HEADER_WORDS, Sizes};
 use crate::region::Access;
 use crate::sys::last_errno;
 use crate::truncation::Guard;

@@ -11,20 +11,20 @@ use guira_fabric::memory::{AtomicU64, Ordering};
 use guira_fabric::process::Process;
 use guira_fabric::{Caps, FabricError, HoldSet, Profile, RESERVING, Region, SlotHold, check_reserve};
 
-use crate::create::{self, CreateOptions, Growing, Limits, Storage};
 use crate::domain::{DeviceClaim, DomainLock};
 use crate::error::{Attempt, CreateError, ShmError, Task};
+use crate::file::create::{self, CreateOptions, Growing, Limits, Storage};
+use crate::file::header::{HEADER_BYTES, Header, Holes};
+use crate::file::location::Location;
+use crate::file::name::RegionName;
+use crate::file::remove::{self, Removal};
 use crate::file::{self, FileFacts, FileSystem, OpenFile};
-use crate::fork;
-use crate::header::{HEADER_BYTES, Header, Holes};
-use crate::hold::{self, ForeignLock};
 use crate::lane::ShmLane;
-use crate::location::Location;
-use crate::lock_file::{self, LockFile};
+use crate::liveness::fork;
+use crate::liveness::hold::{self, ForeignLock};
+use crate::liveness::lock_file::{self, LockFile};
+use crate::liveness::process::ProcessIdentity;
 use crate::mapping::Mapped;
-use crate::name::RegionName;
-use crate::process::ProcessIdentity;
-use crate::remove::{self, Removal};
 
 /// The operations that a process may perform on a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

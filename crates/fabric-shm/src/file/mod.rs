@@ -1,4 +1,12 @@
-//! Opening and checking of region files.
+//! Region files: their names, their header, their creation and removal. This module opens and checks them.
+
+pub(crate) mod create;
+pub(crate) mod found;
+pub(crate) mod header;
+pub(crate) mod location;
+pub(crate) mod memory_limit;
+pub(crate) mod name;
+pub(crate) mod remove;
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -7,8 +15,8 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, fstat, fstatfs, openat, stata
 use rustix::io::Errno;
 
 use crate::error::{FileKind, ShmError, Task};
-use crate::header::{HEADER_BYTES, Header, PAGE_BYTES};
-use crate::location::{Links, Location};
+use crate::file::header::{HEADER_BYTES, Header, PAGE_BYTES};
+use crate::file::location::{Links, Location};
 use crate::region::Access;
 
 const TMPFS: u64 = 0x0102_1994;

@@ -7,12 +7,12 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, statat};
 
-use crate::create::is_unpublished;
 use crate::error::{Attempt, FileKind, ShmError, Task};
+use crate::file::create::is_unpublished;
+use crate::file::header;
+use crate::file::location::{Location, SHM_DIRECTORY};
 use crate::file::{open_regular, read_start, stored_bytes};
-use crate::header;
-use crate::location::{Location, SHM_DIRECTORY};
-use crate::lock_file::is_lock_file;
+use crate::liveness::lock_file::is_lock_file;
 use crate::region::Access;
 
 /// A file in `/dev/shm` that is a region, or may be one.

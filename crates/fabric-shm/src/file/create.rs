@@ -3,8 +3,8 @@
 //!
 //! Invariants: the name appears last and never replaces a file; every byte of the file is reserved before, so that a
 //! full file system is an error now and not a SIGBUS later; on failure nothing is left behind. A file that never gets a
-//! name is sealed: its length cannot be changed. If a region needs a lock file ([`crate::lock_file`]), the lock file
-//! gets its name before the region does.
+//! name is sealed: its length cannot be changed. If a region needs a lock file ([`crate::liveness::lock_file`]), the lock
+//! file gets its name before the region does.
 
 use std::ffi::{OsStr, OsString};
 use std::ops::{ControlFlow, Range};
@@ -21,12 +21,12 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::domain::DomainLock;
 use crate::error::{Attempt, CreateError, ShmError, Task};
+use crate::file::header::{HEADER_BYTES, Header, Holes, LockName, Sizes};
+use crate::file::location::Location;
+use crate::file::memory_limit::{self, MemoryLimit, Swap};
 use crate::file::{FileFacts, FileSystem, OpenFile, proc_path, stored_bytes};
-use crate::header::{HEADER_BYTES, Header, Holes, LockName, Sizes};
-use crate::location::Location;
-use crate::lock_file;
+use crate::liveness::lock_file;
 use crate::mapping::{HUGE_PAGE_BYTES, Mapped};
-use crate::memory_limit::{self, MemoryLimit, Swap};
 use crate::region::{Access, ShmRegion, SlotLocks, boot_id};
 
 /// Bytes reserved between two calls of the progress function, which may stop the creation. Reserving them takes a

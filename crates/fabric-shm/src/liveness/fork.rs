@@ -12,7 +12,7 @@
 //! an overrun window unlocks its description for all processes that share it, including the child, and begins again
 //! with another description. So a child never shares a lock that is in use.
 //!
-//! Sets of holds ([`crate::lock_description`]) keep a descriptor, too; fork handlers close it in the child.
+//! Sets of holds ([`crate::liveness::lock_description`]) keep a descriptor, too; fork handlers close it in the child.
 //!
 //! A process that starts another program shares its memory with the new process until the kernel has loaded the
 //! program. During that short time, a hold that its owner drops, or loses by dying, still looks taken: a prober retries
@@ -27,7 +27,7 @@ use guira_fabric::process::{Process, WipeOnForkPage, at_fork};
 use guira_fabric::signals::BlockedSignals;
 use rustix::io::Errno;
 
-use crate::lock_description;
+use crate::liveness::lock_description;
 use crate::mapping::{Anchor, AnchorPages};
 use crate::sys;
 

@@ -91,7 +91,7 @@ pub(crate) enum Holes {
     Some,
 }
 
-/// The identification of a region's lock file in the region's header: [`crate::lock_file`].
+/// The identification of a region's lock file in the region's header: [`crate::liveness::lock_file`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LockName {
     /// A random number, drawn when the file was created.

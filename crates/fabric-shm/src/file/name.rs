@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use rustix::fs::stat;
 use rustix::io::Errno;
 
-use crate::create::UNNAMED;
+use crate::file::create::UNNAMED;
 use crate::file::identity;
 
 /// The way in which a region lost its name.

@@ -1,14 +1,14 @@
 //! Holds of client slots. A client is alive while it holds the lock on its slot's byte of the slot file, which is the
 //! region's own file, or a lock file next to it if some users may read the region but not write it
-//! ([`crate::lock_file`]).
+//! ([`super::lock_file`]).
 //!
 //! Invariants: each hold has its own open file description, which is never duplicated, and is kept open by a mapping,
-//! not by a descriptor ([`crate::fork`]). The lock is never queried and never unlocked through it: instead, the
+//! not by a descriptor ([`super::fork`]). The lock is never queried and never unlocked through it: instead, the
 //! description is closed, by drop, or by the kernel when the process ends or runs another program. Only the slot file
 //! that was found when the region was opened is ever locked, even if its descriptor was closed.
 //!
 //! A [`Set`] has one description for all slots of one owner, kept open by a mapping and a descriptor
-//! ([`crate::lock_description`]). Its bytes are locked and unlocked one by one; closing the description unlocks all of
+//! ([`super::lock_description`]). Its bytes are locked and unlocked one by one; closing the description unlocks all of
 //! them in one call. Locks on one description do not exclude each other, so the set records which slots it holds.
 //!
 //! Holds are locks for writing. A process that may read the slot file may lock the same bytes for reading, which looks
@@ -25,8 +25,8 @@ use rustix::io::Errno;
 
 use crate::error::explained;
 use crate::file::{self, OpenFile};
-use crate::fork;
-use crate::lock_description::LockDescription;
+use crate::liveness::fork;
+use crate::liveness::lock_description::LockDescription;
 use crate::mapping::AnchorPages;
 use crate::region::{Access, Shared};
 use crate::sys::{self, LockKind};

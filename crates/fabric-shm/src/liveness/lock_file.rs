@@ -52,12 +52,12 @@ use rustix::fs::{AtFlags, Dir, Mode, OFlags, fstat, openat, statat, unlinkat};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::create::Unpublished;
 use crate::error::{FileKind, ShmError, Task};
+use crate::file::create::Unpublished;
+use crate::file::header::{Header, LockName, PAGE_BYTES, fnv1a, u64_at};
+use crate::file::location::Location;
 use crate::file::{FileSystem, identity, open_regular, read_start};
-use crate::header::{Header, LockName, PAGE_BYTES, fnv1a, u64_at};
-use crate::hold::{FIRST_SLOT_BYTE, REMOVAL_BYTE, SLOT_BYTES};
-use crate::location::Location;
+use crate::liveness::hold::{FIRST_SLOT_BYTE, REMOVAL_BYTE, SLOT_BYTES};
 use crate::region::Access;
 use crate::sys;
 

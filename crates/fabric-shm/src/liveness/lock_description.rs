@@ -16,7 +16,7 @@ use guira_fabric::process::Process;
 use rustix::fs::fstat;
 use rustix::io::Errno;
 
-use crate::fork::{MAX_WINDOWS, Window};
+use crate::liveness::fork::{MAX_WINDOWS, Window};
 use crate::mapping::{Anchor, AnchorPages, Forking};
 use crate::sys;
 

@@ -7,7 +7,7 @@
 //! without a lock file is in the way, there is only the comparison. If the remover dies, the kernel releases its locks.
 //!
 //! The lock file's name is removed last, so that a process that does not find it can distinguish a removed region from
-//! a moved one; if the remover is killed in between, the next sweep removes it ([`crate::lock_file`]).
+//! a moved one; if the remover is killed in between, the next sweep removes it ([`crate::liveness::lock_file`]).
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -17,11 +17,11 @@ use rustix::io::Errno;
 
 use crate::domain;
 use crate::error::{Attempt, ShmError, Task};
+use crate::file::header::{self, Header};
+use crate::file::location::Location;
 use crate::file::{identity, open_regular, read_start};
-use crate::header::{self, Header};
-use crate::hold::REMOVAL_BYTE;
-use crate::location::Location;
-use crate::lock_file::{self, LockFile};
+use crate::liveness::hold::REMOVAL_BYTE;
+use crate::liveness::lock_file::{self, LockFile};
 use crate::region::Access;
 use crate::sys::{self, LockKind};
 
