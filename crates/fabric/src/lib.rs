@@ -35,7 +35,6 @@ pub mod signals;
 mod splitmix;
 mod text;
 mod traffic;
-mod units;
 mod verb;
 
 pub use addr::{Addr, Space, WORD_BYTES};
@@ -52,7 +51,6 @@ pub use ordering::{PairOrder, VerbClass};
 pub use region::{FenceProof, Liveness, RESERVING, Region, SlotHold, check_reserve};
 pub use sent::Sent;
 pub use splitmix::SplitMix64;
-pub use text::{printable, shell_word};
+pub use text::{ByteCount, printable, shell_word};
 pub use traffic::{Traffic, VerbCounts};
-pub use units::ByteCount;
 pub use verb::Verb;
