@@ -1,5 +1,5 @@
 //! The fabrics that tables may be on. This module alone knows them all: another fabric is a variant of [`FabricRegion`]
-//! and of [`FabricLane`], and an arm of each `match` here.
+//! and of [`FabricLane`], and an arm of the macro and of each `match` here.
 //!
 //! Invariant: an operation whose instructions are counted asks once whether verbs execute in place
 //! ([`FabricLane::in_place`]), and then uses that lane directly; all other code takes any lane, from
@@ -40,13 +40,14 @@ pub(crate) enum FabricLane {
     Rdma(VerbsLane),
 }
 
-/// Evaluates `$body` with `$lane` bound to the concrete lane in the [`FabricLane`] `$on`.
-macro_rules! on_lane {
-    ($on:expr, $lane:ident => $body:expr) => {
+/// Evaluates `$body` with `$it` bound to the concrete region or lane in `$on`, a [`FabricRegion`] or [`FabricLane`], as
+/// `$kind` says.
+macro_rules! on_fabric {
+    ($kind:ident, $on:expr, $it:ident => $body:expr) => {
         match $on {
-            FabricLane::Shm($lane) => $body,
-            FabricLane::Tcp($lane) => $body,
-            FabricLane::Rdma($lane) => $body,
+            $kind::Shm($it) => $body,
+            $kind::Tcp($it) => $body,
+            $kind::Rdma($it) => $body,
         }
     };
 }
@@ -118,27 +119,15 @@ impl Region for FabricRegion {
     type Lane = FabricLane;
 
     fn caps(&self) -> &Caps {
-        match self {
-            FabricRegion::Shm(region) => region.caps(),
-            FabricRegion::Tcp(region) => region.caps(),
-            FabricRegion::Rdma(region) => region.caps(),
-        }
+        on_fabric!(FabricRegion, self, region => region.caps())
     }
 
     fn main_bytes(&self) -> u64 {
-        match self {
-            FabricRegion::Shm(region) => region.main_bytes(),
-            FabricRegion::Tcp(region) => region.main_bytes(),
-            FabricRegion::Rdma(region) => region.main_bytes(),
-        }
+        on_fabric!(FabricRegion, self, region => region.main_bytes())
     }
 
     fn device_bytes(&self) -> u64 {
-        match self {
-            FabricRegion::Shm(region) => region.device_bytes(),
-            FabricRegion::Tcp(region) => region.device_bytes(),
-            FabricRegion::Rdma(region) => region.device_bytes(),
-        }
+        on_fabric!(FabricRegion, self, region => region.device_bytes())
     }
 
     fn lane(&self) -> FabricLane {
@@ -150,35 +139,19 @@ impl Region for FabricRegion {
     }
 
     fn has_lost_bytes(&self) -> bool {
-        match self {
-            FabricRegion::Shm(region) => region.has_lost_bytes(),
-            FabricRegion::Tcp(region) => region.has_lost_bytes(),
-            FabricRegion::Rdma(region) => region.has_lost_bytes(),
-        }
+        on_fabric!(FabricRegion, self, region => region.has_lost_bytes())
     }
 
     fn verify_bytes(&self) -> Result<(), FabricError> {
-        match self {
-            FabricRegion::Shm(region) => region.verify_bytes(),
-            FabricRegion::Tcp(region) => region.verify_bytes(),
-            FabricRegion::Rdma(region) => region.verify_bytes(),
-        }
+        on_fabric!(FabricRegion, self, region => region.verify_bytes())
     }
 
     fn hold(&self, slot: u16) -> Result<Option<SlotHold>, FabricError> {
-        match self {
-            FabricRegion::Shm(region) => region.hold(slot),
-            FabricRegion::Tcp(region) => region.hold(slot),
-            FabricRegion::Rdma(region) => region.hold(slot),
-        }
+        on_fabric!(FabricRegion, self, region => region.hold(slot))
     }
 
     fn poll_hold(&self, slot: u16, cx: &mut Context<'_>) -> Poll<Result<Option<SlotHold>, FabricError>> {
-        match self {
-            FabricRegion::Shm(region) => region.poll_hold(slot, cx),
-            FabricRegion::Tcp(region) => region.poll_hold(slot, cx),
-            FabricRegion::Rdma(region) => region.poll_hold(slot, cx),
-        }
+        on_fabric!(FabricRegion, self, region => region.poll_hold(slot, cx))
     }
 }
 
@@ -204,20 +177,12 @@ impl FabricLane {
     /// Returns the lane as a trait object.
     #[inline(always)]
     pub(crate) fn any(&mut self) -> &mut dyn Lane {
-        match self {
-            FabricLane::Shm(lane) => lane,
-            FabricLane::Tcp(lane) => lane,
-            FabricLane::Rdma(lane) => lane,
-        }
+        on_fabric!(FabricLane, self, lane => lane)
     }
 
     /// Whether this process was forked from the one that opened the region: the lane is its parent's.
     pub(crate) fn is_stale(&self) -> bool {
-        match self {
-            FabricLane::Shm(lane) => lane.is_stale(),
-            FabricLane::Tcp(lane) => lane.is_stale(),
-            FabricLane::Rdma(lane) => lane.is_stale(),
-        }
+        on_fabric!(FabricLane, self, lane => lane.is_stale())
     }
 
     /// Whether the connection to the memory is known to be lost for good.
@@ -243,50 +208,50 @@ impl FabricLane {
 impl Lane for FabricLane {
     #[inline(always)]
     fn caps(&self) -> &Caps {
-        on_lane!(self, lane => lane.caps())
+        on_fabric!(FabricLane, self, lane => lane.caps())
     }
 
     #[inline(always)]
     fn traffic(&self) -> &Traffic {
-        on_lane!(self, lane => lane.traffic())
+        on_fabric!(FabricLane, self, lane => lane.traffic())
     }
 
     #[inline(always)]
     fn traffic_mut(&mut self) -> &mut Traffic {
-        on_lane!(self, lane => lane.traffic_mut())
+        on_fabric!(FabricLane, self, lane => lane.traffic_mut())
     }
 
     #[inline(always)]
     fn submit(&mut self, batch: &mut [Verb<'_>]) -> Submitted {
-        on_lane!(self, lane => lane.submit(batch))
+        on_fabric!(FabricLane, self, lane => lane.submit(batch))
     }
 
     fn poll(&mut self, batch: &mut [Verb<'_>], cx: &mut Context<'_>) -> Poll<Result<(), FabricError>> {
-        on_lane!(self, lane => lane.poll(batch, cx))
+        on_fabric!(FabricLane, self, lane => lane.poll(batch, cx))
     }
 
     fn forget(&mut self) {
-        on_lane!(self, lane => lane.forget());
+        on_fabric!(FabricLane, self, lane => lane.forget());
     }
 
     fn poll_drain(&mut self, found: &mut [u64], cx: &mut Context<'_>) -> Poll<Result<usize, FabricError>> {
-        on_lane!(self, lane => lane.poll_drain(found, cx))
+        on_fabric!(FabricLane, self, lane => lane.poll_drain(found, cx))
     }
 
     #[inline(always)]
     fn prefetch(&self, addr: Addr, words: usize) {
-        on_lane!(self, lane => lane.prefetch(addr, words));
+        on_fabric!(FabricLane, self, lane => lane.prefetch(addr, words));
     }
 
     fn poll_reserve(&mut self, bytes: Range<u64>, cx: &mut Context<'_>) -> Poll<Result<(), FabricError>> {
-        on_lane!(self, lane => lane.poll_reserve(bytes, cx))
+        on_fabric!(FabricLane, self, lane => lane.poll_reserve(bytes, cx))
     }
 
     fn poll_pause(&mut self, until_ns: u64, cx: &mut Context<'_>) -> Poll<()> {
-        on_lane!(self, lane => lane.poll_pause(until_ns, cx))
+        on_fabric!(FabricLane, self, lane => lane.poll_pause(until_ns, cx))
     }
 
     fn now_ns(&mut self) -> u64 {
-        on_lane!(self, lane => lane.now_ns())
+        on_fabric!(FabricLane, self, lane => lane.now_ns())
     }
 }
