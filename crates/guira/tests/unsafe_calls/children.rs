@@ -11,7 +11,7 @@ use guira::{CreateOptions, Effect, ServeOptions, Store};
 use guira_fabric::{Addr, FabricError, Lane, Region, Submitted, Verb};
 use guira_network::client::ConnectOptions;
 use guira_network::tcp::TcpRegion;
-use guira_testing::{Actor, Orphan, say, wait_for_order, wait_until};
+use guira_testing::{Actor, Orphan, patience, say, wait_for_order, wait_until};
 
 use crate::Table;
 
@@ -67,7 +67,7 @@ fn client(url: &str) {
 /// drops affect only its copies. Then it opens its own.
 fn forker(url: &str) {
     let (store, endpoint) = (Store::open(url).unwrap(), url.strip_prefix("tcp://").unwrap());
-    let options = ConnectOptions::new(endpoint.parse().unwrap());
+    let options = ConnectOptions::new(endpoint.parse().unwrap()).with_connect_timeout(patience());
     let connect = || TcpRegion::connect(&options).unwrap();
     let (region, client, reader) = (connect(), store.client().unwrap(), store.reader());
     let (hold, lane) = (region.hold(SPARE_SLOT).unwrap().unwrap(), region.lane());

@@ -74,7 +74,7 @@ pub enum ConnectError {
     Closed {
         /// The address, the last one if the host has several.
         address: SocketAddr,
-        /// The number of attempts.
+        /// The number of connections that were closed.
         attempts: u32,
         /// The time from the first attempt to the last, in milliseconds.
         tried_ms: u64,
@@ -118,9 +118,11 @@ pub(super) fn connect(options: &ConnectOptions, fabric: Fabric) -> Result<Connec
     let addresses = endpoint.addresses().map_err(unknown)?;
     let (mut attempts, mut step, mut last) = (0, FIRST_PAUSE, None);
     loop {
-        attempts += 1;
         let (address, how) = match (attempt(options, fabric, &addresses, deadline), last) {
-            (Err(ConnectError::Closed { address, how, .. }), _) => (address, how),
+            (Err(ConnectError::Closed { address, how, .. }), _) => {
+                attempts += 1;
+                (address, how)
+            }
             // The timeout ended an attempt: the outcome of the attempt before it says more.
             (Err(ConnectError::TimedOut { .. }), Some(last)) => last,
             (result, _) => return result,

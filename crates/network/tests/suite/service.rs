@@ -12,7 +12,7 @@ use guira_network::node::{
     CloseCause, EndError, Node, NodeError, NodeHandle, NodeOptions, Request, Responder, Service,
 };
 use guira_network::wire::{CloseReason, Fabric, FenceReply, Kind, WireError};
-use guira_testing::wait_until;
+use guira_testing::{patience, wait_until};
 
 const SLOT: u16 = 3;
 /// Longer than a thread of the node needs to answer everything else.
@@ -97,7 +97,7 @@ impl Fixture {
 
     fn options(&self) -> ConnectOptions {
         let addr = self.handle.local_addrs()[0];
-        ConnectOptions::new(Endpoint::new(&addr.ip().to_string(), addr.port()))
+        ConnectOptions::new(Endpoint::new(&addr.ip().to_string(), addr.port())).with_connect_timeout(patience())
     }
 
     fn session(&self) -> NodeSession {

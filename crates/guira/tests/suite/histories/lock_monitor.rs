@@ -76,7 +76,8 @@ impl LockMonitor {
 
 /// Opens a session with a node, and a lane.
 fn connect(node: &NodeProcess) -> (Box<dyn Lane>, NodeSession) {
-    let options = ConnectOptions::new(Endpoint::new(&node.addr.ip().to_string(), node.addr.port()));
+    let endpoint = Endpoint::new(&node.addr.ip().to_string(), node.addr.port());
+    let options = ConnectOptions::new(endpoint).with_connect_timeout(guira_testing::patience());
     match &node.devices {
         None => {
             let region = TcpRegion::connect(&options).unwrap();

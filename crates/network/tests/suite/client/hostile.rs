@@ -174,27 +174,39 @@ fn noise_ends_the_connection_and_nothing_else() {
     assert!(lost.get() > 75, "{} of 150 connections lost", lost.get());
 }
 
+/// Returns the error of a client whose connections a server of `start` closed until a timeout, and what `start` returned
+/// besides: a short timeout, or a longer one if this thread is kept from running.
+fn closed_within<S>(start: impl Fn() -> (SocketAddr, S)) -> (ConnectError, S) {
+    let attempt = |factor| {
+        let (address, server) = start();
+        let timeout = factor * Duration::from_millis(500);
+        let region = TcpRegion::connect(&options(address).with_connect_timeout(timeout));
+        let error = region.expect_err("it closes every connection");
+        matches!(error, ConnectError::Closed { .. }).then_some((error, server))
+    };
+    [1, 4, 16, 64].into_iter().find_map(attempt).expect("a connection that is closed in time")
+}
+
 #[test]
 fn a_server_that_is_not_a_node_is_reported() {
-    let connect_within = |address, timeout| TcpRegion::connect(&options(address).with_connect_timeout(timeout));
-    let connect = |address| connect_within(address, patience());
+    let connect = |address| TcpRegion::connect(&options(address));
     let error = connect(other_server(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec())).unwrap_err();
     assert!(matches!(error, ConnectError::NotANode { .. }), "{error}");
-    let short = Duration::from_millis(500);
-    // A server that closes every connection. If this thread is kept from running, the last attempt is cut off.
-    let (error, closed) = [1, 4, 16, 64]
-        .into_iter()
-        .find_map(|factor| {
-            let (address, closed) = closer(usize::MAX);
-            let error = connect_within(address, factor * short).unwrap_err();
-            matches!(error, ConnectError::Closed { .. }).then_some((error, closed))
-        })
-        .expect("an attempt that ends in time");
+    // A server that closes every connection.
+    let (error, closed) = closed_within(|| closer(usize::MAX));
     let ConnectError::Closed { attempts, tried_ms, .. } = error else { panic!("{error}") };
-    // One may have arrived after the timeout, and is not counted.
+    // One may have been closed after the timeout, and is not counted.
     let late = closed.load(Ordering::SeqCst) - attempts as usize;
     assert!(attempts > 0 && late <= 1, "{error}, and {late} more");
     assert!(error.to_string().contains(&format!("{attempts} times within {tried_ms} ms")), "{error}");
+    // A server that closes one connection, and lets the next one wait until the timeout: it has not closed that one.
+    let (error, _listener) = closed_within(|| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (address, accepting) = (listener.local_addr().unwrap(), listener.try_clone().unwrap());
+        std::thread::spawn(move || accepting.accept().map(drop));
+        (address, listener)
+    });
+    assert!(matches!(error, ConnectError::Closed { attempts: 1, .. }), "{error}");
     for reason in [
         CloseReason::Unauthorized,
         CloseReason::Version { node: 9 },
@@ -208,7 +220,8 @@ fn a_server_that_is_not_a_node_is_reported() {
     }
     // A server that accepts, and sends nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let error = connect_within(silent.local_addr().unwrap(), short).unwrap_err();
+    let options = options(silent.local_addr().unwrap()).with_connect_timeout(Duration::from_millis(500));
+    let error = TcpRegion::connect(&options).unwrap_err();
     assert!(matches!(error, ConnectError::TimedOut { timeout_ms: 500, .. }), "{error}");
     let closed = silent.local_addr().unwrap();
     drop(silent);

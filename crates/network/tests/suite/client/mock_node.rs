@@ -18,6 +18,7 @@ use guira_network::wire::{
     CloseReason, FenceReply, Grant, HEADER_WORDS, Header, Hello, HoldReply, Kind, PriorSession, SessionId, Welcome,
     append, decode_slot, encode_refusal,
 };
+use guira_testing::patience;
 
 /// A mock node, which stops when it is dropped.
 pub struct MockNode {
@@ -112,7 +113,7 @@ impl Drop for MockNode {
 }
 
 pub fn options(address: SocketAddr) -> ConnectOptions {
-    ConnectOptions::new(Endpoint::new(&address.ip().to_string(), address.port()))
+    ConnectOptions::new(Endpoint::new(&address.ip().to_string(), address.port())).with_connect_timeout(patience())
 }
 
 /// Reads the next frame of `stream`.

@@ -6,6 +6,7 @@ use guira_fabric_shm::{CreateOptions, ShmRegion};
 use guira_network::client::{ConnectOptions, Endpoint};
 use guira_network::tcp::TcpRegion;
 use guira_network::wire::{CloseReason, Grant, Hello, Kind, Reserve};
+use guira_testing::patience;
 
 use crate::common::client::{Client, HELLO};
 use crate::common::test_node::{DEVICE_BYTES, TestNode, options};
@@ -26,7 +27,8 @@ fn stored(region: &ShmRegion) -> u64 {
 
 fn connect(node: &TestNode, grant: Grant, waiting: Waiting) -> TcpRegion {
     let endpoint = Endpoint::new("127.0.0.1", node.addr.port());
-    TcpRegion::connect(&ConnectOptions::new(endpoint).with_grant(grant).with_waiting(waiting)).expect("a session")
+    let options = ConnectOptions::new(endpoint).with_grant(grant).with_waiting(waiting);
+    TcpRegion::connect(&options.with_connect_timeout(patience())).expect("a session")
 }
 
 fn reserve(region: &TcpRegion, bytes: std::ops::Range<u64>) -> Result<(), FabricError> {

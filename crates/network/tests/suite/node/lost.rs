@@ -13,7 +13,7 @@ use guira_network::tcp::BatchExecutor;
 use guira_network::tcp::TcpRegion;
 use guira_network::tcp::batch;
 use guira_network::wire::{CloseReason, Kind};
-use guira_testing::{process_name, unique_name, wait_until};
+use guira_testing::{patience, process_name, unique_name, wait_until};
 
 use crate::common::client::Client;
 use crate::common::test_node::{self, DEVICE_BYTES, MAIN_BYTES, options};
@@ -143,7 +143,8 @@ fn post(client: &mut Client, batch: &[Verb<'_>]) -> Result<Vec<u64>, CloseReason
 fn a_node_notices_by_itself_that_its_file_was_truncated() {
     let node = TruncatableNode::new();
     let endpoint = Endpoint::new("127.0.0.1", node.handle.local_addrs()[0].port());
-    let region = TcpRegion::connect(&ConnectOptions::new(endpoint)).expect("a session");
+    let region =
+        TcpRegion::connect(&ConnectOptions::new(endpoint).with_connect_timeout(patience())).expect("a session");
     let (mut silent, _) = Client::open(node.handle.local_addrs()[0]);
     node.cut(MAIN_BYTES / 2);
     assert_eq!(silent.close_reason(), CloseReason::MemoryLost);

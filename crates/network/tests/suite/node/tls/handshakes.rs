@@ -17,7 +17,7 @@ use crate::common::client::Client;
 use crate::common::test_node::{TestNode, heap, heap_region, options};
 
 fn connect(node: &TestNode, host: &str, tls: Option<TlsClient>) -> Result<TcpRegion, ConnectError> {
-    let options = ConnectOptions::new(Endpoint::new(host, node.addr.port()));
+    let options = ConnectOptions::new(Endpoint::new(host, node.addr.port())).with_connect_timeout(patience());
     TcpRegion::connect(&tls.into_iter().fold(options, ConnectOptions::with_tls))
 }
 
@@ -139,6 +139,7 @@ fn a_token_may_be_required_as_well() {
     let node = TlsNode::with(options().token(token));
     let options = |tls: bool, token: Option<Token>| {
         let options = ConnectOptions::new(Endpoint::new(HOST, node.inner.addr.port()));
+        let options = options.with_connect_timeout(patience());
         let options = if tls { options.with_tls(node.tls.clone()) } else { options };
         token.into_iter().fold(options, ConnectOptions::with_token)
     };

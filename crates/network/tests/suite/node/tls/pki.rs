@@ -132,7 +132,11 @@ impl TlsNode {
     /// How a client connects to `address`, which leads to the node.
     pub fn options(&self, address: SocketAddr, waiting: Waiting) -> ConnectOptions {
         let options = ConnectOptions::new(Endpoint::new(HOST, address.port())).with_waiting(waiting);
-        options.with_sample_words(0).with_batch_timeout(patience()).with_tls(self.tls.clone())
+        options
+            .with_sample_words(0)
+            .with_connect_timeout(patience())
+            .with_batch_timeout(patience())
+            .with_tls(self.tls.clone())
     }
 
     pub fn connect(&self, waiting: Waiting) -> TcpRegion {
