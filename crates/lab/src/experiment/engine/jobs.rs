@@ -1,7 +1,8 @@
 //! Experiments on threads: those that start from one table share it, and each thread takes the next one.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Builder};
 
 use super::as_run::{self, AsRun};
@@ -12,8 +13,12 @@ use crate::as_run::table::Table as AsRunTable;
 use crate::experiment::{Experiment, LabError, RunOptions, Setting, Watch};
 use crate::simulated::{FilledTable, available_bytes};
 
-/// An experiment and what it means.
-type Job<'e> = (&'e Experiment, Prepared);
+/// An experiment with one seed, and what it means.
+struct Job {
+    experiment: Experiment,
+    options: RunOptions,
+    prepared: Prepared,
+}
 
 /// An experiment, ready to run.
 enum Prepared {
@@ -109,66 +114,57 @@ impl Outcomes {
     }
 }
 
-/// Carries out the experiments that have no outcome yet, and returns those of all, in the same order.
+/// Carries out the experiments that have no outcome yet, with each seed, and returns those of all, seed by seed, in the
+/// same order.
 pub(super) fn run(
     experiments: &[Experiment],
     options: &RunOptions,
     outcomes: &mut Outcomes,
     watch: &dyn Watch,
-) -> Result<Vec<Ended>, LabError> {
+) -> Result<Vec<Vec<Ended>>, LabError> {
     let least_us = experiments.iter().map(|experiment| least_span_us(experiment, options)).fold(0.0, f64::max);
-    let (seed, quick) = (options.seed, options.quick);
-    let all = experiments.iter().map(|&experiment| Determinants { experiment, seed, quick, least_us });
-    let all: Vec<Determinants> = all.collect();
-    let (known, new): (Vec<_>, Vec<_>) = all.iter().copied().partition(|of| outcomes.get(of).is_some());
+    let quick = options.quick;
+    let seeds: Vec<u64> = (0..options.seeds).map(|nth| options.seed.wrapping_add(nth.into())).collect();
+    let with = |seed| experiments.iter().map(move |&experiment| Determinants { experiment, seed, quick, least_us });
+    let is_known = |of: &Determinants| outcomes.get(of).is_some();
+    let (known, new): (Vec<_>, Vec<_>) = seeds.iter().flat_map(|seed| with(*seed)).partition(is_known);
     known.iter().for_each(|_| watch.cell_done());
-    let of_new: Vec<Experiment> = new.iter().map(|of| of.experiment).collect();
-    let ended = carry_out(&of_new, least_us, options, watch)?;
+    let ended = carry_out(&new, options, watch)?;
     outcomes.0.extend(new.into_iter().zip(ended));
     let missing = || failed("an experiment", &"it has no outcome");
-    all.iter().map(|of| outcomes.get(of).cloned().ok_or_else(missing)).collect()
+    let outcome = |of: Determinants| outcomes.get(&of).cloned().ok_or_else(missing);
+    seeds.iter().map(|seed| with(*seed).map(outcome).collect()).collect()
 }
 
-/// Carries out `experiments`, and returns their outcomes in the same order.
-fn carry_out(
-    experiments: &[Experiment],
-    least_us: f64,
-    options: &RunOptions,
-    watch: &dyn Watch,
-) -> Result<Vec<Ended>, LabError> {
-    let prepared = experiments.iter().map(|experiment| Ok((experiment, Prepared::new(experiment, options, least_us)?)));
-    let jobs: Vec<Job<'_>> = prepared.collect::<Result<_, LabError>>()?;
+/// Carries out experiments, and returns their outcomes in the same order.
+fn carry_out(wanted: &[Determinants], options: &RunOptions, watch: &dyn Watch) -> Result<Vec<Ended>, LabError> {
+    let job = |of: &Determinants| {
+        let options = RunOptions { seed: of.seed, ..*options };
+        Ok(Job { experiment: of.experiment, prepared: Prepared::new(&of.experiment, &options, of.least_us)?, options })
+    };
+    let jobs: Vec<Job> = wanted.iter().map(job).collect::<Result<_, LabError>>()?;
     let groups = groups(&jobs);
-    for group in &groups {
-        let of_group = group.iter().map(|index| &jobs[*index].1);
-        require_memory(of_group, options.jobs.clamp(1, group.len()))?;
-    }
-    let mut outcomes: Vec<Option<Ended>> = jobs.iter().map(|_| None).collect();
-    for group in groups {
-        let table = match jobs[group[0]].1.filled(&|| watch.is_stopped()) {
-            Ok(table) => table,
-            Err(error @ LabError::Unfillable { .. }) => {
-                for index in group {
-                    outcomes[index] = Some(Err(error.clone()));
-                    watch.cell_done();
-                }
-                continue;
-            }
-            Err(error) => return Err(error),
-        };
-        let of_group: Vec<&Job<'_>> = group.iter().map(|index| &jobs[*index]).collect();
-        for (index, outcome) in group.iter().zip(run_group(&of_group, &table, options, watch)?) {
-            outcomes[*index] = Some(Ok(outcome));
+    let threads = options.jobs.clamp(1, jobs.len().max(1));
+    let overlap = groups.iter().try_fold(true, |overlap, group| {
+        let of_group = group.iter().map(|index| &jobs[*index].prepared);
+        Ok(require_memory(of_group, threads.min(group.len()), threads)? && overlap)
+    })?;
+    let schedule = Schedule::new(&jobs, groups, overlap, watch);
+    thread::scope(|scope| {
+        for _ in 1..threads {
+            // Where the system refuses a thread, fewer measure.
+            let _ = Builder::new().spawn_scoped(scope, || schedule.work());
         }
-    }
-    Ok(outcomes.into_iter().flatten().collect())
+        schedule.work();
+    });
+    schedule.into_outcomes()
 }
 
 /// Returns the experiments that start from the same table together, by their indices, in the order of the first ones.
-fn groups(jobs: &[Job<'_>]) -> Vec<Vec<usize>> {
+fn groups(jobs: &[Job]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
-    for (index, (_, next)) in jobs.iter().enumerate() {
-        match groups.iter_mut().find(|group| jobs[group[0]].1.shares_table(next)) {
+    for (index, next) in jobs.iter().enumerate() {
+        match groups.iter_mut().find(|group| jobs[group[0]].prepared.shares_table(&next.prepared)) {
             Some(group) => group.push(index),
             None => groups.push(vec![index]),
         }
@@ -176,28 +172,32 @@ fn groups(jobs: &[Job<'_>]) -> Vec<Vec<usize>> {
     groups
 }
 
-/// Refuses experiments with one table if it does not fit in memory with its copies and the predictors of their clients.
-fn require_memory<'p>(group: impl Iterator<Item = &'p Prepared>, copies: usize) -> Result<(), LabError> {
+/// Refuses experiments with one table if it does not fit in memory with `copies` of it and the predictors of their
+/// clients. Returns whether each of so many threads may have a table of its own as well.
+fn require_memory<'p>(
+    group: impl Iterator<Item = &'p Prepared>,
+    copies: usize,
+    threads: usize,
+) -> Result<bool, LabError> {
     let (mut table_bytes, mut predictor_bytes) = (0, 0);
     for prepared in group {
         table_bytes = prepared.table_bytes()?;
         predictor_bytes = prepared.predictor_bytes().max(predictor_bytes);
     }
-    let of_copy = table_bytes.saturating_add(predictor_bytes);
-    let needed_bytes = of_copy.saturating_mul(copies as u64).saturating_add(table_bytes);
-    match available_bytes() {
-        Some(free_bytes) if free_bytes < needed_bytes => Err(LabError::Memory { needed_bytes, free_bytes }),
-        _ => Ok(()),
+    let needed = |copies: usize, tables: usize| {
+        let of_copies = table_bytes.saturating_add(predictor_bytes).saturating_mul(copies as u64);
+        table_bytes.saturating_mul(tables as u64).saturating_add(of_copies)
+    };
+    let Some(free_bytes) = available_bytes() else { return Ok(true) };
+    match needed(copies, 1) {
+        needed_bytes if needed_bytes > free_bytes => Err(LabError::Memory { needed_bytes, free_bytes }),
+        _ => Ok(needed(threads, threads) <= free_bytes),
     }
 }
 
 /// Carries out one experiment on a copy of its table.
-fn measure(
-    (experiment, prepared): &Job<'_>,
-    table: &Table,
-    options: &RunOptions,
-    is_stopped: &dyn Fn() -> bool,
-) -> Result<Outcome, LabError> {
+fn measure(job: &Job, table: &Table, is_stopped: &dyn Fn() -> bool) -> Result<Outcome, LabError> {
+    let Job { experiment, prepared, options } = job;
     match (prepared, table) {
         (Prepared::Protocol(configured), Table::Protocol(filled)) => {
             cell::measure(experiment, configured, filled, options, is_stopped)
@@ -212,51 +212,184 @@ fn measure(
     }
 }
 
-/// Carries out experiments on copies of one table, and returns their outcomes in the same order.
-fn run_group(
-    group: &[&Job<'_>],
-    table: &Table,
-    options: &RunOptions,
-    watch: &dyn Watch,
-) -> Result<Vec<Outcome>, LabError> {
-    let (next, has_failed) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let results: Mutex<Vec<(usize, Result<Outcome, LabError>)>> = Mutex::new(Vec::new());
-    let is_stopped = || has_failed.load(Ordering::Relaxed) || watch.is_stopped();
-    let work = || {
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(job) = group.get(index) else { return };
-            let result = measure(job, table, options, &is_stopped);
-            has_failed.fetch_or(result.is_err(), Ordering::Relaxed);
-            watch.cell_done();
-            results.lock().unwrap_or_else(PoisonError::into_inner).push((index, result));
-        }
-    };
-    thread::scope(|scope| {
-        for _ in 1..options.jobs.clamp(1, group.len()) {
-            // Where the system refuses a thread, fewer measure.
-            let _ = Builder::new().spawn_scoped(scope, work);
-        }
-        work();
-    });
-    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
-    results.sort_by_key(|(index, _)| *index);
-    // The first failure in the order of the experiments, but a failure before the stop that it caused.
-    let (mut outcomes, mut error) = (Vec::new(), None);
-    for (_, result) in results {
-        match result {
-            Ok(outcome) => outcomes.push(outcome),
-            Err(LabError::Stopped) => error = error.or(Some(LabError::Stopped)),
-            Err(failure) => match error {
-                None | Some(LabError::Stopped) => error = Some(failure),
-                Some(_) => {}
-            },
+/// The experiments that are left, and what threads do about them: each takes the next one whose table is filled, and
+/// fills the next table if there is none, so that no thread waits for the last experiment of a table.
+struct Schedule<'j> {
+    jobs: &'j [Job],
+    /// Whether tables may be filled while experiments with others are carried out.
+    overlap: bool,
+    watch: &'j dyn Watch,
+    has_failed: AtomicBool,
+    state: Mutex<State>,
+    /// Signalled whenever a thread has done something.
+    done: Condvar,
+}
+
+struct State {
+    groups: Vec<Group>,
+    outcomes: Vec<Option<Ended>>,
+    /// Failures that end everything, with their experiments.
+    failures: Vec<(usize, LabError)>,
+    /// Number of threads that fill a table or carry out an experiment.
+    busy: usize,
+}
+
+/// Experiments with one table.
+struct Group {
+    /// The first of them.
+    first: usize,
+    /// Those that no thread has taken.
+    left: VecDeque<usize>,
+    table: GroupTable,
+}
+
+enum GroupTable {
+    Empty,
+    /// A thread fills it, or none needs it any more.
+    Away,
+    Filled(Arc<Table>),
+}
+
+/// What a thread does next.
+enum Next {
+    Fill(usize),
+    Measure(usize, Arc<Table>),
+}
+
+impl<'j> Schedule<'j> {
+    fn new(jobs: &'j [Job], groups: Vec<Vec<usize>>, overlap: bool, watch: &'j dyn Watch) -> Schedule<'j> {
+        let group = |left: Vec<usize>| Group { first: left[0], left: left.into(), table: GroupTable::Empty };
+        let state = State {
+            groups: groups.into_iter().map(group).collect(),
+            outcomes: jobs.iter().map(|_| None).collect(),
+            failures: Vec::new(),
+            busy: 0,
+        };
+        let (has_failed, done) = (AtomicBool::new(false), Condvar::new());
+        Schedule { jobs, overlap, watch, has_failed, state: Mutex::new(state), done }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.has_failed.load(Ordering::Relaxed) || self.watch.is_stopped()
+    }
+
+    /// Works until nothing is left.
+    fn work(&self) {
+        while let Some((next, _busy)) = self.next() {
+            match next {
+                Next::Fill(group) => self.fill(group),
+                Next::Measure(index, table) => {
+                    let outcome = measure(&self.jobs[index], &table, &|| self.is_stopped());
+                    drop(table);
+                    self.end(index, outcome);
+                }
+            }
         }
     }
-    match error {
-        Some(error) => Err(error),
-        None if outcomes.len() == group.len() => Ok(outcomes),
-        None => Err(failed("an experiment", &"its thread ended early")),
+
+    /// Returns what to do next, perhaps after another thread has done something; nothing if all has been begun.
+    fn next(&self) -> Option<(Next, Busy<'_, 'j>)> {
+        let mut state = self.state();
+        loop {
+            if self.is_stopped() {
+                return None;
+            }
+            let next = state.take_filled().or_else(|| state.take_empty(self.overlap));
+            if let Some(next) = next {
+                state.busy += 1;
+                return Some((next, Busy(self)));
+            }
+            if state.busy == 0 {
+                return None;
+            }
+            state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn fill(&self, group: usize) {
+        let first = self.state().groups[group].first;
+        let filled = self.jobs[first].prepared.filled(&|| self.is_stopped());
+        match filled {
+            Ok(table) => self.state().groups[group].table = GroupTable::Filled(Arc::new(table)),
+            Err(error @ LabError::Unfillable { .. }) => {
+                let left = std::mem::take(&mut self.state().groups[group].left);
+                left.into_iter().for_each(|index| self.record(index, Err(error.clone())));
+            }
+            Err(error) => self.end(first, Err(error)),
+        }
+    }
+
+    /// Ends an experiment, or all if it failed.
+    fn end(&self, index: usize, outcome: Result<Outcome, LabError>) {
+        match outcome {
+            Ok(outcome) => self.record(index, Ok(outcome)),
+            Err(error) => {
+                self.has_failed.store(true, Ordering::Relaxed);
+                self.state().failures.push((index, error));
+            }
+        }
+    }
+
+    fn record(&self, index: usize, ended: Ended) {
+        self.state().outcomes[index] = Some(ended);
+        self.watch.cell_done();
+    }
+
+    /// Returns the outcomes in the order of the experiments, or the first failure in this order: none that a failure
+    /// caused by stopping the others.
+    fn into_outcomes(self) -> Result<Vec<Ended>, LabError> {
+        let is_stopped = self.watch.is_stopped();
+        let State { outcomes, mut failures, .. } = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        failures.sort_by_key(|(index, error)| (matches!(error, LabError::Stopped), *index));
+        match failures.into_iter().next() {
+            Some((_, error)) => Err(error),
+            None => {
+                let missing =
+                    || if is_stopped { LabError::Stopped } else { failed("an experiment", &"its thread ended early") };
+                outcomes.into_iter().map(|ended| ended.ok_or_else(missing)).collect()
+            }
+        }
+    }
+}
+
+impl State {
+    /// Takes an experiment whose table is filled. The table is freed with its last experiment.
+    fn take_filled(&mut self) -> Option<Next> {
+        self.groups.iter_mut().find_map(|group| {
+            let GroupTable::Filled(table) = &group.table else { return None };
+            let (index, table) = (group.left.pop_front()?, Arc::clone(table));
+            if group.left.is_empty() {
+                group.table = GroupTable::Away;
+            }
+            Some(Next::Measure(index, table))
+        })
+    }
+
+    /// Takes a table that must be filled, unless all threads must have ended before.
+    fn take_empty(&mut self, overlap: bool) -> Option<Next> {
+        if self.busy > 0 && !overlap {
+            return None;
+        }
+        let group = self.groups.iter().position(|group| matches!(group.table, GroupTable::Empty))?;
+        self.groups[group].table = GroupTable::Away;
+        Some(Next::Fill(group))
+    }
+}
+
+/// A thread that does something; when it ends, also by a panic, the others look again.
+struct Busy<'s, 'j>(&'s Schedule<'j>);
+
+impl Drop for Busy<'_, '_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.has_failed.store(true, Ordering::Relaxed);
+        }
+        self.0.state().busy -= 1;
+        self.0.done.notify_all();
     }
 }
 

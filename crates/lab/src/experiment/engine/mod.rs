@@ -2,7 +2,7 @@
 //!
 //! Invariants: each experiment is a simulation of its own, on a copy of its table, with a seed that follows from the
 //! run's; so results do not depend on the number of threads, nor on the order in which they come. At most one filled
-//! table, and one copy for each thread, exist at a time.
+//! table and one copy for each thread exist at a time, and only one filled table where memory is short.
 
 mod as_run;
 mod cell;
@@ -33,7 +33,8 @@ pub fn run_plan(
     let experiments: Vec<Experiment> =
         planned.iter().flat_map(|series| series.cells.iter().map(|cell| cell.experiment)).collect();
     watch.begin(&plan.title, experiments.len() as u64 * u64::from(options.seeds));
-    let mut by_seed = of_seeds(&experiments, options, outcomes, watch)?;
+    let by_seed = jobs::run(&experiments, options, outcomes, watch)?;
+    let mut by_seed: Vec<_> = by_seed.into_iter().map(Vec::into_iter).collect();
     let (mut notes, mut unsteady) = (Vec::new(), Vec::new());
     let mut series = Vec::new();
     for planned in planned {
@@ -105,12 +106,9 @@ fn median_of(mut points: Vec<Point>) -> Option<Point> {
 pub fn ask(experiment: &Experiment, options: &RunOptions, watch: &dyn Watch) -> Result<Answer, LabError> {
     experiment.check()?;
     watch.begin("one experiment", options.seeds.into());
-    let mut answers = Vec::new();
-    for outcomes in of_seeds(std::slice::from_ref(experiment), options, &mut Outcomes::default(), watch)? {
-        for outcome in outcomes {
-            answers.push(outcome?.into_answer());
-        }
-    }
+    let by_seed = jobs::run(std::slice::from_ref(experiment), options, &mut Outcomes::default(), watch)?;
+    let answers = by_seed.into_iter().flatten().map(|outcome| Ok(outcome?.into_answer()));
+    let mut answers: Vec<Answer> = answers.collect::<Result<_, LabError>>()?;
     answers.sort_by(|one, other| one.throughput_mops.total_cmp(&other.throughput_mops));
     let ends = answers.first().zip(answers.last()).filter(|_| answers.len() > 1);
     let throughput_spread = ends.map(|(first, last)| (first.throughput_mops, last.throughput_mops));
@@ -118,17 +116,4 @@ pub fn ask(experiment: &Experiment, options: &RunOptions, watch: &dyn Watch) -> 
     let median = (answers.len().saturating_sub(1)) / 2;
     let answer = answers.into_iter().nth(median).ok_or_else(missing)?;
     Ok(Answer { throughput_spread, ..answer })
-}
-
-/// Carries out experiments with each seed, and returns their outcomes in order.
-fn of_seeds(
-    experiments: &[Experiment],
-    options: &RunOptions,
-    outcomes: &mut Outcomes,
-    watch: &dyn Watch,
-) -> Result<Vec<std::vec::IntoIter<Result<Outcome, LabError>>>, LabError> {
-    let seeds = (0..options.seeds).map(|nth| options.seed.wrapping_add(nth.into()));
-    seeds
-        .map(|seed| Ok(jobs::run(experiments, &RunOptions { seed, ..*options }, outcomes, watch)?.into_iter()))
-        .collect()
 }
