@@ -10,6 +10,12 @@
 //! [`node::Node`].
 #![forbid(unsafe_code)]
 
+use std::time::Duration;
+
+/// The maximum timeout, 14 days: a longer one is rounded down to it. Its end is a time that clocks have, and the kernel
+/// takes up to 2^31 ms.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(14 * 24 * 3_600);
+
 pub mod client;
 pub mod node;
 pub mod tcp;

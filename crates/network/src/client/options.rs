@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, SocketType, socket};
 
+use crate::LONGEST_TIMEOUT;
 #[cfg(feature = "tls")]
 use crate::tls::TlsClient;
 use crate::wire::{Fabric, Grant, Hello, SessionId, Token};
@@ -146,6 +147,11 @@ pub struct ConnectOptions {
 /// The minimum timeout: a shorter one is rounded up to it.
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(1);
 
+/// Returns `timeout` within the limits.
+fn limited(timeout: Duration) -> Duration {
+    timeout.clamp(SHORTEST_TIMEOUT, LONGEST_TIMEOUT)
+}
+
 impl ConnectOptions {
     /// Creates options to read and write the region of the node at `endpoint`, without a token, waiting in place, with
     /// a sample of the first 4 KiB of Main space, 5 s to connect and 10 s for each batch.
@@ -212,19 +218,19 @@ impl ConnectOptions {
     }
 
     /// Sets how long connecting may take, for all addresses of the host, TLS, the greeting and further attempts
-    /// together (name resolution is not counted). At least 1 ms. A connection that ends before the node has answered
+    /// together (name resolution is not counted). At least 1 ms, at most 14 days. A connection that ends before the node has answered
     /// the Hello is attempted again, because a node with too many connections closes some of them.
     #[must_use]
     pub fn with_connect_timeout(mut self, timeout: Duration) -> ConnectOptions {
-        self.connect_timeout = timeout.max(SHORTEST_TIMEOUT);
+        self.connect_timeout = limited(timeout);
         self
     }
 
     /// Sets how long a batch may be unanswered before the connection is given up, which may take up to half as long
-    /// again. At least 1 ms.
+    /// again. At least 1 ms, at most 14 days.
     #[must_use]
     pub fn with_batch_timeout(mut self, timeout: Duration) -> ConnectOptions {
-        self.batch_timeout = timeout.max(SHORTEST_TIMEOUT);
+        self.batch_timeout = limited(timeout);
         self
     }
 

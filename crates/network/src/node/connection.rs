@@ -7,15 +7,17 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use guira_fabric::{Addr, FabricError, Lane, Region, Submitted, Verb};
 
+use super::access::NodeAccess;
 use super::budget::Budget;
 use super::buffers::{Completeness, Input, MAX_UNSENT_BYTES, Output};
 use super::connections::Key;
 use super::counters::Counter;
-use super::event::NodeEventKind;
+use super::event::{NodeEventKind, TokenNumber};
 use super::pending::{PendingId, Phase};
 use super::service::{CloseCause, Responder, Service};
 use super::session::{MAX_HOLDS, Session};
@@ -114,6 +116,8 @@ pub(super) enum TurnOutcome {
 /// One connection.
 pub(super) struct Connection<T> {
     transport: Transport,
+    /// The access control when it was accepted.
+    access: Arc<NodeAccess>,
     key: Key,
     peer: SocketAddr,
     /// The connection's id among those without a session, while it has none.
@@ -162,6 +166,7 @@ enum State<T> {
 impl<T: Default> Connection<T> {
     pub(super) fn new(
         transport: Transport,
+        access: Arc<NodeAccess>,
         key: Key,
         peer: SocketAddr,
         pending_id: PendingId,
@@ -169,6 +174,7 @@ impl<T: Default> Connection<T> {
     ) -> Connection<T> {
         Connection {
             transport,
+            access,
             key,
             peer,
             pending_id: Some(pending_id),
@@ -395,9 +401,10 @@ impl<T: Default> Connection<T> {
             context.count(Counter::RefusedFabric, 1);
             return Err(CloseCause::Reason(CloseReason::OtherFabric { node: S::FABRIC }));
         }
-        if shared.access().granted(&hello, shared.options.grant).is_none() {
-            context.count(Counter::RefusedToken, 1);
-            return Err(CloseCause::Reason(CloseReason::Unauthorized));
+        if let Err(refused) = self.granted(shared, &hello) {
+            let is_unauthorized = matches!(refused, CloseCause::Reason(CloseReason::Unauthorized));
+            context.count(Counter::RefusedToken, u64::from(is_unauthorized));
+            return Err(refused);
         }
         let Some(connection_id) = hello.prior_session.and_then(|prior| shared.find(prior)) else {
             return self.welcome(context, id, &hello);
@@ -415,6 +422,16 @@ impl<T: Default> Connection<T> {
         Ok(())
     }
 
+    /// Returns the access of the client. The access control must be that under which the connection was accepted, with
+    /// or without TLS.
+    fn granted(&self, shared: &Shared, hello: &Hello) -> Result<(Grant, Option<TokenNumber>), CloseCause> {
+        let access = shared.access();
+        if !Arc::ptr_eq(&access, &self.access) {
+            return Err(CloseCause::AccessReplaced);
+        }
+        access.granted(hello, shared.options.grant).ok_or(CloseCause::Reason(CloseReason::Unauthorized))
+    }
+
     fn welcome<S: Service<Session = T>>(
         &mut self,
         context: &mut LoopContext<'_, S>,
@@ -423,8 +440,7 @@ impl<T: Default> Connection<T> {
     ) -> Result<(), CloseCause> {
         let shared = context.shared;
         let options = &shared.options;
-        let known = shared.access().granted(hello, options.grant);
-        let (grant, token) = known.ok_or(CloseCause::Reason(CloseReason::Unauthorized))?;
+        let (grant, token) = self.granted(shared, hello)?;
         let session = random_session_id().map_err(CloseCause::Broken)?;
         if let Err(reason) = shared.admit(grant, self.peer.ip()) {
             let is_of_address = matches!(reason, CloseReason::AddressFull { .. });
@@ -592,6 +608,11 @@ impl<T: Default> Connection<T> {
             CloseCause::MemoryLost => {
                 context.lose_memory();
                 CloseReason::MemoryLost
+            }
+            CloseCause::AccessReplaced => {
+                context.count(Counter::ConnectionsShed, 1);
+                self.input.discard();
+                return self.linger(context);
             }
         };
         let said = || match foreign {

@@ -326,7 +326,8 @@ impl<'l, S: Service> EventLoop<'l, S> {
     fn add_connection(&mut self, stream: TcpStream, peer: SocketAddr, pending_id: PendingId) {
         let shared = self.context.shared;
         let deadline = self.context.now + shared.options.greeting_timeout;
-        let transport = match Transport::new(stream, &shared.options, &shared.access()) {
+        let access = shared.access();
+        let transport = match Transport::new(stream, &shared.options, &access) {
             Ok(transport) if self.stop_at.is_none() => transport,
             Ok(_) => {
                 self.context.count(Counter::ConnectionsRefused, 1);
@@ -337,7 +338,7 @@ impl<'l, S: Service> EventLoop<'l, S> {
                 return shared.pending.remove(pending_id);
             }
         };
-        let key = self.connections.insert(|key| Connection::new(transport, key, peer, pending_id, deadline));
+        let key = self.connections.insert(|key| Connection::new(transport, access, key, peer, pending_id, deadline));
         if !shared.pending.assign(pending_id, ConnectionId { loop_index: self.context.loop_index, key }) {
             return drop(self.connections.remove(key));
         }

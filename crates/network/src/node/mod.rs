@@ -133,11 +133,11 @@ impl<S: Service> Node<S> {
         move || shared.sum()
     }
 
-    /// Serves clients, on this thread and others, until [`Stop::stop`] is called, a thread fails, or bytes of the
-    /// region are lost. Every session has ended when this returns.
+    /// Serves clients, on this thread and others, until [`Stop::stop`] is called, a thread fails, bytes of the region are
+    /// lost, or a session cannot be ended. Every other session has ended when this returns.
     ///
     /// # Errors
-    /// `MemoryLost`, `Io`, `Panicked`.
+    /// `MemoryLost`, `Unended`, `Io`, `Panicked`.
     pub fn run(self, stop: &Stop) -> Result<(), NodeError> {
         stop.watch(&self.shared);
         let Node { service, shared, loops, .. } = self;
@@ -262,7 +262,8 @@ impl NodeHandle {
         self.shared.sum()
     }
 
-    /// Replaces the access control. Open sessions continue, whatever their token or certificate.
+    /// Replaces the access control. Open sessions continue, whatever their token or certificate; connections without a
+    /// session are closed when they send their Hello, and those clients connect again.
     ///
     /// # Errors
     /// `Exposed` if `access` admits every client and other machines can connect. Nothing was changed.
@@ -274,8 +275,8 @@ impl NodeHandle {
         Ok(())
     }
 
-    /// Whether the node runs. It ends by itself only if one of its threads fails, or bytes of the region are lost;
-    /// [`NodeHandle::stop`] returns the reason.
+    /// Whether the node runs. It ends by itself only if one of its threads fails, bytes of the region are lost, or a
+    /// session cannot be ended; [`NodeHandle::stop`] returns the reason.
     pub fn is_running(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
@@ -283,7 +284,8 @@ impl NodeHandle {
     /// Stops the node and waits for its end: at most two seconds.
     ///
     /// # Errors
-    /// `Io` or `Panicked` if a thread of the node failed; `MemoryLost` if bytes of the region were lost.
+    /// `Io` or `Panicked` if a thread of the node failed; `MemoryLost` if bytes of the region were lost; `Unended` if
+    /// verbs of a session may still execute.
     pub fn stop(mut self) -> Result<(), NodeError> {
         self.finish()
     }

@@ -11,6 +11,7 @@ use guira_fabric::refusal::thread_refused;
 
 use super::access::NodeAccess;
 use super::event::{NodeEvent, Observer};
+use crate::LONGEST_TIMEOUT;
 #[cfg(feature = "tls")]
 use crate::tls::TlsServer;
 use crate::wire::{Grant, Token};
@@ -156,20 +157,20 @@ impl NodeOptions {
     }
 
     /// Sets the time after which a session is dropped because the client's machine was silent, or the client did not
-    /// read its replies: at least a second, in whole seconds. A stopped process is not silent: its kernel answers for
+    /// read its replies: in whole seconds, from 1 s to 65,535 s. A stopped process is not silent: its kernel answers for
     /// it. From 4 s on, an idle host is probed three times before its session is dropped; with a shorter time, one or
     /// two lost packets may end the session.
     #[must_use]
     pub fn session_timeout(mut self, timeout: Duration) -> NodeOptions {
-        let whole = Duration::from_secs(timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0));
+        let whole = Duration::from_secs(timeout.as_secs().saturating_add(u64::from(timeout.subsec_nanos() > 0)));
         self.session_timeout = whole.clamp(MIN_SESSION_TIMEOUT, Duration::from_secs(u64::from(u16::MAX)));
         self
     }
 
-    /// Sets how long a client may take to send its Hello.
+    /// Sets how long a client may take to send its Hello, at most 14 days.
     #[must_use]
     pub fn greeting_timeout(mut self, timeout: Duration) -> NodeOptions {
-        self.greeting_timeout = timeout;
+        self.greeting_timeout = timeout.min(LONGEST_TIMEOUT);
         self
     }
 

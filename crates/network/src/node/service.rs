@@ -39,8 +39,8 @@ pub trait Service: Clone + Send + 'static {
         responder: &mut Responder<'_>,
     ) -> Result<(), CloseCause>;
 
-    /// Ends what a session uses the memory by. Called once, when the session ends; the node is dropped sessions whose
-    /// client is gone, too.
+    /// Ends what a session uses the memory by. Called once for each session, when it ends, also because its client is
+    /// gone or the node stops.
     ///
     /// # Errors
     /// Verbs of the session may still execute. The node stops, and grants its slots to nobody.
@@ -79,6 +79,8 @@ pub enum CloseCause {
     Broken(FabricError),
     /// Bytes of the region are lost.
     MemoryLost,
+    /// The access control was replaced after the connection was accepted; the client may connect again.
+    AccessReplaced,
 }
 
 impl From<WireError> for CloseCause {

@@ -1,15 +1,15 @@
 //! The start and end of sessions, the owners of slots, and the treatment of misbehaving clients.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::net::Shutdown;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use guira_fabric::{Addr, Verb};
-use guira_network::node::{MAX_HOLDS, Node, NodeError, NodeEvent, NodeEventKind, Stop};
-use guira_network::tcp::BatchExecutor;
-use guira_network::tcp::batch;
+use guira_fabric::{Addr, Region, Verb, post};
+use guira_network::client::{ConnectOptions, Endpoint};
+use guira_network::node::{MAX_HOLDS, Node, NodeAccess, NodeError, NodeEvent, NodeEventKind, Stop};
+use guira_network::tcp::{BatchExecutor, TcpRegion, batch};
 use guira_network::wire::{
     self, CloseReason, FenceReply, Grant, Hello, HoldReply, Kind, PriorSession, SessionId, Token, VERSION,
 };
@@ -39,6 +39,43 @@ fn a_slot_is_granted_only_when_its_last_session_has_ended() {
         node.wait_until("the end of a session", |now| now.sessions_ended == 1);
         assert_eq!((first.hold(3), first.hold(4)), (Ok(HoldReply::Granted), Ok(HoldReply::Granted)));
     });
+}
+
+/// The access control is replaced between the beginning of a connection and its Hello: the connection was accepted under
+/// the old one, perhaps without TLS, and the client may only connect again.
+#[test]
+fn a_connection_does_not_outlive_the_access_that_accepted_it() {
+    let node = heap(options());
+    let mut early = Client::connect(node.addr);
+    let mut hello = Vec::new();
+    wire::append(&mut hello, Kind::Hello, 1, &HELLO.encode());
+    early.send_words(&hello[..1]).expect("the node takes frames");
+    node.wait_until("the first bytes", |now| now.bytes_in == 8);
+    node.handle.set_access(NodeAccess::new().token(Token([5; 2]))).unwrap();
+    let hello = Hello { token: Some(Token([5; 2])), ..HELLO };
+    let mut words = Vec::new();
+    wire::append(&mut words, Kind::Hello, 1, &hello.encode());
+    let (mut granted, _) = Client::greet(node.addr, &hello).expect("a session under the new one");
+    early.send_words(&words[1..]).expect("the node takes frames");
+    let ended = early.frame().map(|frame| frame.header.kind);
+    assert!(ended.is_err_and(|error| error.kind() == ErrorKind::UnexpectedEof), "no session, and no reason to give up");
+    granted.read(Addr::main(0), 1);
+    let counters = node.handle.counters();
+    assert_eq!((counters.sessions_opened, counters.connections_shed, counters.refused_token), (1, 1, 0));
+}
+
+/// Timeouts that no clock can reach are the longest possible ones.
+#[test]
+fn the_longest_timeouts_are_accepted() {
+    let node = heap(options().session_timeout(Duration::MAX).greeting_timeout(Duration::MAX));
+    let (_client, welcome) = Client::greet(node.addr, &HELLO).expect("a session");
+    assert_eq!(welcome.session_timeout_ms, 65_535_000);
+    let longest = ConnectOptions::new(Endpoint::new("127.0.0.1", node.addr.port()));
+    let longest = longest.with_connect_timeout(Duration::MAX).with_batch_timeout(Duration::MAX);
+    let mut into = [1];
+    let region = TcpRegion::connect(&longest).expect("a session");
+    pollster::block_on(post(&mut region.lane(), &mut [Verb::Read { addr: Addr::main(0), into: &mut into }])).unwrap();
+    assert_eq!(into, [0]);
 }
 
 /// A client writes one number after the other, hundreds of batches at a time. Once another client has its slot, after
