@@ -5,6 +5,7 @@
 //! a lane waits cooperatively, the driver takes it for good, and waiting threads depend on the driver.
 
 use std::io::{self, ErrorKind};
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Poll, Waker};
@@ -56,6 +57,33 @@ pub struct State {
     is_driven: bool,
     /// The threads that wait for the receiver or a reply.
     waiting: u32,
+}
+
+/// The lock of a link's state. Wakers that the state no longer needs are dropped after it is unlocked.
+pub struct StateGuard<'l> {
+    state: MutexGuard<'l, State>,
+    /// Declared behind the lock, and so dropped after it.
+    discarded: Vec<Waker>,
+}
+
+impl Deref for StateGuard<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for StateGuard<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+impl Drop for StateGuard<'_> {
+    fn drop(&mut self) {
+        self.discarded = self.state.slots.take_discarded();
+    }
 }
 
 /// A request in flight.
@@ -139,7 +167,7 @@ impl Link {
 
     /// Waits for the receiver and takes it for good, for the driver.
     pub(super) fn take_receiver(&self) -> Receiver {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         loop {
             if let Some(receiver) = state.receiver.take() {
                 return receiver;
@@ -173,8 +201,8 @@ impl Link {
     }
 
     /// Locks the state that requests share.
-    pub fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+    pub fn state(&self) -> StateGuard<'_> {
+        StateGuard { state: lock(&self.state), discarded: Vec::new() }
     }
 
     /// Appends the frames that `write` writes and sends as much as there is room for. Returns the position in the
@@ -291,7 +319,7 @@ impl Link {
     }
 
     /// Wakes the waiting threads, if there are any: their reply or the receiver may be available.
-    pub(super) fn notify_waiters(&self, state: MutexGuard<'_, State>) {
+    pub(super) fn notify_waiters(&self, state: StateGuard<'_>) {
         let is_awaited = state.waiting > 0;
         drop(state);
         if is_awaited {
@@ -321,14 +349,23 @@ impl Link {
                     return Ok(());
                 }
             } else {
-                state.waiting += 1;
-                let (mut state, _) = self.progress.wait_timeout(state, SLICE).unwrap_or_else(PoisonError::into_inner);
-                state.waiting -= 1;
                 drop(state);
+                self.wait_for_progress(request);
                 if Instant::now() >= deadline {
                     self.lose(self.timed_out());
                 }
             }
+        }
+    }
+
+    /// Waits until another thread may have read the reply to `request`, or has put the receiver back; at most a slice.
+    fn wait_for_progress(&self, request: Request) {
+        let mut state = lock(&self.state);
+        let is_read_by_another = state.is_driven || state.receiver.is_none();
+        if self.lost().is_none() && is_read_by_another && state.slots.is_waiting(request.slot) {
+            state.waiting += 1;
+            (state, _) = self.progress.wait_timeout(state, SLICE).unwrap_or_else(PoisonError::into_inner);
+            state.waiting -= 1;
         }
     }
 

@@ -81,6 +81,8 @@ pub struct RequestSlots {
     slots: Vec<RequestSlot>,
     free: Vec<u32>,
     pauses: BTreeMap<(u64, u32), Waker>,
+    /// The wakers that are not needed any more.
+    discarded: Vec<Waker>,
     /// The number of ticks so far; a slot that waits for several is overdue.
     tick: u32,
 }
@@ -111,7 +113,7 @@ impl RequestSlots {
     pub(super) fn release_slot(&mut self, index: u32, hold: Option<u16>) -> Delivered {
         self.end_pause(index);
         let slot = &mut self.slots[index as usize];
-        slot.waker = None;
+        self.discarded.extend(slot.waker.take());
         slot.abandoned = Some(hold.map_or(Abandoned::Ignored, Abandoned::Hold));
         match slot.stage {
             Stage::Waiting { .. } => Delivered::default(),
@@ -140,7 +142,7 @@ impl RequestSlots {
     /// Abandons a request that will not be answered; returns whether a part of it was.
     pub(super) fn reset(&mut self, index: u32) -> bool {
         let slot = &mut self.slots[index as usize];
-        slot.waker = None;
+        self.discarded.extend(slot.waker.take());
         matches!(std::mem::replace(&mut slot.stage, Stage::Idle), Stage::Waiting { is_partly_answered: true, .. })
     }
 
@@ -162,14 +164,13 @@ impl RequestSlots {
                 std::mem::swap(&mut slot.words, words);
                 slot.words.clear();
                 slot.words.shrink_to(KEPT_WORDS);
-                slot.waker = None;
                 return Some(result);
             }
             stage => slot.stage = stage,
         }
         match (&mut slot.waker, waker) {
-            (Some(kept), Some(waker)) => kept.clone_from(waker),
-            (kept @ None, Some(waker)) => *kept = Some(waker.clone()),
+            (Some(kept), Some(waker)) if kept.will_wake(waker) => {}
+            (kept, Some(waker)) => self.discarded.extend(kept.replace(waker.clone())),
             (_, None) => {}
         }
         None
@@ -225,7 +226,8 @@ impl RequestSlots {
             Some(Abandoned::Hold(slot)) if granted => Some(slot),
             _ => None,
         };
-        (slot.stage, slot.waker, slot.words) = (Stage::Idle, None, Vec::new());
+        self.discarded.extend(slot.waker.take());
+        (slot.stage, slot.words) = (Stage::Idle, Vec::new());
         self.free.push(index);
         release
     }
@@ -234,17 +236,23 @@ impl RequestSlots {
     pub fn pause(&mut self, index: u32, until_ns: u64, waker: &Waker) -> bool {
         let slot = &mut self.slots[index as usize];
         if let Some(earlier_ns) = slot.pause_ns.replace(until_ns).filter(|earlier_ns| *earlier_ns != until_ns) {
-            self.pauses.remove(&(earlier_ns, index));
+            self.discarded.extend(self.pauses.remove(&(earlier_ns, index)));
         }
-        self.pauses.insert((until_ns, index), waker.clone());
+        self.discarded.extend(self.pauses.insert((until_ns, index), waker.clone()));
         self.next_pause_ns() == Some(until_ns)
     }
 
     /// Ends a pause.
     pub fn end_pause(&mut self, index: u32) {
         if let Some(until_ns) = self.slots[index as usize].pause_ns.take() {
-            self.pauses.remove(&(until_ns, index));
+            self.discarded.extend(self.pauses.remove(&(until_ns, index)));
         }
+    }
+
+    /// Takes the wakers that are not needed any more, for a caller that then holds no lock: the last waker of a task may
+    /// own it, and with it lanes of the same connection.
+    pub(super) fn take_discarded(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.discarded)
     }
 
     pub(super) fn next_pause_ns(&self) -> Option<u64> {

@@ -3,9 +3,11 @@
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Waker};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake, Waker};
 
-use guira_fabric::{Addr, FabricError, Lane, Liveness, Region, Submitted, Verb, Waiting, post};
+use guira_fabric::{Addr, FabricError, Lane, Liveness, Region, Submitted, Verb, Waiting, clock_ns, post};
+use guira_network::tcp::TcpLane;
 use pollster::block_on;
 
 use super::mock_node::MockNode;
@@ -64,6 +66,43 @@ fn a_dropped_lane_leaves_the_connection_to_others() {
             let mut into = [0];
             block_on(post(&mut last, &mut [Verb::Read { addr: Addr::device(0), into: &mut into }])).unwrap();
             assert_eq!(into[0], round + 1, "{waiting:?}: the dropped lane's batch was executed before");
+        }
+    }
+}
+
+/// A task that its wakers own, as those of some executors: the last one drops the task's lane.
+struct Task {
+    _lane: Mutex<TcpLane>,
+}
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {}
+}
+
+/// A waker that the connection has no use for any more may be the last of its task, and drop a lane of the connection:
+/// that used to lock its state a second time.
+#[test]
+fn a_discarded_waker_may_drop_a_lane() {
+    let node = MockNode::start(256, 64);
+    let region = node.connect(Waiting::Cooperative);
+    let task = || Waker::from(Arc::new(Task { _lane: Mutex::new(region.lane()) }));
+    let later = clock_ns() + 3_600_000_000_000;
+    // A pause that begins again, ends, or whose lane is dropped.
+    for again in [Some(later), Some(later + 1), Some(0), None] {
+        let mut lane = region.lane();
+        let mut pause = |until_ns| lane.poll_pause(until_ns, &mut Context::from_waker(&task()));
+        assert!(pause(later).is_pending());
+        assert_eq!(again.map(|until_ns| pause(until_ns).is_ready()), again.map(|until_ns| until_ns == 0));
+    }
+    // A batch whose reply is awaited by one task after the other, and whose lane is dropped in half of the rounds.
+    for round in 0..100 {
+        let mut lane = region.lane();
+        let mut found = 0;
+        let submitted = lane.submit(&mut [Verb::FetchAdd { addr: Addr::device(0), add: 1, found: &mut found }]);
+        assert!(matches!(submitted, Submitted::InFlight));
+        let mut drain = || lane.poll_drain(&mut [0], &mut Context::from_waker(&task()));
+        if drain().is_pending() && drain().is_pending() && round % 2 == 0 {
+            assert_eq!(block_on(poll_fn(|cx| lane.poll_drain(&mut [0], cx))), Ok(1));
         }
     }
 }
