@@ -147,7 +147,10 @@ impl Window {
     fn enter(timeout: Duration) -> Result<Window, Errno> {
         let process = current_process()?;
         let blocked_signals = BlockedSignals::all();
+        // Read before the window is announced: a fork that overruns it may stop waiting at once.
+        let mut known_overruns = 0;
         let is_entered = wait_until(timeout, || {
+            known_overruns = overruns().load(Ordering::SeqCst);
             // Announces first and checks second. A fork does the same, so that at least one of the two sees the other
             // (sequential consistency).
             windows().fetch_add(1, Ordering::SeqCst);
@@ -160,8 +163,7 @@ impl Window {
         if !is_entered {
             return Err(Errno::BUSY);
         }
-        let overruns = overruns().load(Ordering::SeqCst);
-        Ok(Window { process, overruns, _blocked_signals: blocked_signals })
+        Ok(Window { process, overruns: known_overruns, _blocked_signals: blocked_signals })
     }
 
     /// Whether a fork did not wait for the end of this window, or this process is the child of such a fork.

@@ -99,6 +99,12 @@ impl LockDescription {
         }
         TABLE[entry].inode.store(stat.st_ino, Ordering::SeqCst);
         TABLE[entry].number.store(file.as_raw_fd() + 1, Ordering::SeqCst);
+        // A child that was forked just before has the descriptor, and no handler closed it.
+        if window.is_overrun() {
+            TABLE[entry].number.store(CLAIMED, Ordering::SeqCst);
+            anchor.release();
+            return Ok(None);
+        }
         let identity = (stat.st_dev, stat.st_ino);
         Ok(Some(LockDescription { process, file: Some(file), anchor: Some(anchor), identity, entry }))
     }
