@@ -116,7 +116,8 @@ impl ServeOptions {
     /// Limits the memory that a table which grows ([`crate::CreateOptions::max_capacity`]) may take, in bytes: the node
     /// reserves no more for its clients, and an insert that needs more fails with
     /// [`crate::Error::insufficient_space`], as does one of this store. Other local clients of the table are not
-    /// limited. By default the file system is the limit. No effect on a table of fixed size.
+    /// limited. The limit ends with the node. By default the file system is the limit. No effect on a table of fixed
+    /// size.
     #[must_use]
     pub fn max_memory(mut self, bytes: u64) -> ServeOptions {
         self.max_memory = Some(bytes);
@@ -360,9 +361,23 @@ pub struct ServerHandle {
     node: NodeHandle,
     /// Declared behind the node: dropped when all sessions have ended.
     locks: Option<Locks>,
+    /// Likewise.
+    _limit: Option<MemoryLimit>,
     region: ShmRegion,
     count: Arc<dyn Fn() -> NodeCounters + Send + Sync>,
     url: Url,
+}
+
+/// The limit of a node on the memory that its table takes: when it is dropped, the one before holds again.
+struct MemoryLimit {
+    region: ShmRegion,
+    before: u64,
+}
+
+impl Drop for MemoryLimit {
+    fn drop(&mut self) {
+        self.region.limit_memory(self.before);
+    }
 }
 
 impl fmt::Debug for ServerHandle {
@@ -411,7 +426,8 @@ impl Store {
                 what: "it grows, and memory cannot be reserved for it by a node that may only read it",
             }));
         }
-        region.limit_memory(options.max_memory.unwrap_or(u64::MAX));
+        let limit =
+            options.max_memory.map(|bytes| MemoryLimit { before: region.limit_memory(bytes), region: region.clone() });
         let (region_id, atomic_write_unit) = memory(inner, &region)?;
         let grant = match inner.options.access {
             Access::ReadWrite => Grant::ReadWrite,
@@ -432,7 +448,7 @@ impl Store {
             }
         };
         let Running { node, count } = running.map_err(failed)?;
-        Ok(ServerHandle { node, locks, region, count, url: inner.url.clone() })
+        Ok(ServerHandle { node, locks, _limit: limit, region, count, url: inner.url.clone() })
     }
 
     /// Registers the memory of the table with a device, which is the only one that changes it from now on.

@@ -130,7 +130,12 @@ fn a_table_that_cannot_grow_ahead_says_why() {
     assert!(refused.blame() == guira::Blame::Full && refused.insufficient_space().is_some(), "{refused}");
     let splits = store.stat().unwrap().totals.splits;
     assert!(splits > 10 && remote.grow(50_000).unwrap().splits == 0, "{splits} splits");
+    // The limit ends with the node, and one that cannot be started sets none.
+    let taken = node.local_addrs()[0];
+    assert!(store.serve(&ServeOptions::new(taken).max_memory(1)).is_err());
+    assert!(remote.grow(800_000).unwrap_err().insufficient_space().is_some());
     node.stop().unwrap();
+    assert!(store.grow(800_000).unwrap().splits > 0);
 }
 
 /// [R-GROW-6] A table that has grown as far as it may is full.
