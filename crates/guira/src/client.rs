@@ -151,7 +151,7 @@ impl Client {
     }
 
     fn swap(&mut self, key: &[u8], expected: Expected<'_>, value: &[u8]) -> Result<Swap, Error> {
-        let expected = self.0.expected(expected, Operation::CompareAndSwap)?;
+        let expected = block_on(self.0.expected(expected, Operation::CompareAndSwap))?;
         Ok(Swap::of(self.change(key, Request::Swap(expected, value))?))
     }
 
@@ -165,7 +165,7 @@ impl Client {
     }
 
     fn remove_if(&mut self, key: &[u8], expected: Expected<'_>) -> Result<Swap, Error> {
-        let expected = self.0.expected(expected, Operation::CompareAndRemove)?;
+        let expected = block_on(self.0.expected(expected, Operation::CompareAndRemove))?;
         Ok(Swap::of(self.change(key, Request::RemoveIf(expected))?))
     }
 
@@ -195,6 +195,7 @@ impl Client {
     /// # }
     /// ```
     pub fn increment(&mut self, key: &[u8], by: u64) -> Result<u64, Error> {
+        block_on(self.0.follow_if_gone())?;
         if !self.0.is_number_in_row(key) {
             return block_on(self.0.increment_in_extent(key, by));
         }

@@ -83,6 +83,14 @@ impl FabricRegion {
         }
     }
 
+    /// Whether this process was forked from the one that opened the region.
+    pub(crate) fn is_stale(&self) -> bool {
+        match self {
+            FabricRegion::Shm(region) => region.is_stale(),
+            FabricRegion::Tcp(_) | FabricRegion::Rdma(_) => self.session().is_some_and(NodeSession::is_stale),
+        }
+    }
+
     /// Returns the known loss of the name of the table's file, if it has one.
     pub(crate) fn name_loss(&self) -> Option<NameLoss> {
         match self {

@@ -25,6 +25,7 @@ use crate::fabric::{FabricLane, FabricRegion};
 use crate::options::Access;
 use crate::sessions::NameWatch;
 use crate::sessions::binding::without_effect;
+use crate::sessions::successor::Successor;
 use crate::sessions::{self, Session, Sessions};
 use crate::wait::block_on;
 use crate::{AdminError, Client, Error, OpenError, OpenOptions, OperationErrorKind, Pool, Reader, Url, aio};
@@ -89,7 +90,7 @@ pub(crate) struct Inner {
     /// Whether an operation has reported that the table is gone, and the store reopens. [R-OPEN-3]
     pub(crate) loss_reported: AtomicBool,
     /// The store of the table that the URL led to after that.
-    pub(crate) successor: Mutex<Option<Store>>,
+    pub(crate) successor: Mutex<Successor>,
 }
 
 /// The origin of a store's table.
@@ -514,7 +515,7 @@ impl Inner {
 
     /// Refuses to use a table whose file has lost its name, and to use the table by this machine's processor while a
     /// network card executes the atomics of its clients, perhaps on locks in its own memory.
-    fn refuse_unusable(&self, region: &FabricRegion) -> Result<(), Error> {
+    pub(crate) fn refuse_unusable(&self, region: &FabricRegion) -> Result<(), Error> {
         self.refuse_nameless(region.name_loss())?;
         match region {
             FabricRegion::Shm(region) if region.is_claimed_for_device() => {

@@ -44,7 +44,8 @@ impl Store {
         keys: u64,
         progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
     ) -> Result<Grown, Error> {
-        let (url, config) = (self.url().clone(), self.table().config());
+        let store = self.current()?;
+        let (url, config) = (store.url().clone(), store.table().config());
         if !config.grows() {
             return Err(AdminError::CannotGrow { url, keys, reason: "its size is fixed".to_owned() }.into());
         }
@@ -52,7 +53,7 @@ impl Store {
             let reason = format!("it grows to room for {} keys at most", config.max_capacity());
             return Err(AdminError::CannotGrow { url, keys, reason }.into());
         }
-        let mut client = self.client()?;
+        let mut client = store.client()?;
         let grown = block_on(client.0.grow(keys, progress))?;
         client.close()?;
         Ok(grown)

@@ -286,8 +286,11 @@ impl Client {
                 Err(error) => Err(error),
             };
             match claimed {
-                Ok(taken) => {
-                    self.move_to(&session.region, taken).await;
+                Ok(mut taken) => {
+                    let delta = self.reported.delta(&self.client, self.extents.as_ref());
+                    report(Arc::clone(self.client.table()), taken.lane.any(), delta).await;
+                    // No await lies between these: a future that is dropped there would hide a fence. // [R-SESSION-2]
+                    self.move_to(&session.region, taken);
                     return self.binding.bind(&session, operation);
                 }
                 // Taking a slot changes no key.
@@ -318,8 +321,7 @@ impl Client {
     }
 
     /// Leaves what the client held, and goes on as the owner of the slot that was taken.
-    async fn move_to(&mut self, region: &FabricRegion, taken: Taken) {
-        let delta = self.reported.delta(&self.client, self.extents.as_ref());
+    fn move_to(&mut self, region: &FabricRegion, taken: Taken) {
         self.earlier = self.counters();
         let (client, extents) = parts(&self.binding.store, region, taken.owner, &taken.own);
         (self.client, self.extents, self.pending) = (client, extents, None);
@@ -327,7 +329,6 @@ impl Client {
         (self.generation, self.acknowledged_records) = (taken.generation, 0);
         self.lock_queue = lock_queue_of(self.client.table(), region);
         self.reported = ReportedCounters::default();
-        report(Arc::clone(self.client.table()), self.lane.any(), delta).await;
     }
 
     /// Inserts `key`, or replaces its value. The table's format bounds the lengths of both:
@@ -392,7 +393,7 @@ impl Client {
         expected: impl Into<Expected<'e>>,
         value: &[u8],
     ) -> Result<Swap, Error> {
-        let expected = self.expected(expected.into(), Operation::CompareAndSwap)?;
+        let expected = self.expected(expected.into(), Operation::CompareAndSwap).await?;
         Ok(Swap::of(self.change(key, Request::Swap(expected, value)).await?))
     }
 
@@ -406,7 +407,7 @@ impl Client {
         key: &[u8],
         expected: impl Into<Expected<'e>>,
     ) -> Result<Swap, Error> {
-        let expected = self.expected(expected.into(), Operation::CompareAndRemove)?;
+        let expected = self.expected(expected.into(), Operation::CompareAndRemove).await?;
         Ok(Swap::of(self.change(key, Request::RemoveIf(expected)).await?))
     }
 
@@ -443,13 +444,14 @@ impl Client {
         results
     }
 
-    /// Converts `expected`, whose token must be of this table.
-    #[inline]
-    pub(crate) fn expected<'e>(
-        &self,
+    /// Converts `expected`, whose token must be of the table that the operation goes on with.
+    #[inline(always)]
+    pub(crate) async fn expected<'e>(
+        &mut self,
         expected: Expected<'e>,
         operation: Operation,
     ) -> Result<guira_rcuckoo::Expected<'e>, Error> {
+        self.follow_if_gone().await?;
         expected.of(self.client.table(), operation)
     }
 
@@ -496,9 +498,8 @@ impl Client {
         request: Request<'_>,
         begun: Option<Begun>,
     ) -> Result<Outcome, Error> {
-        if self.binding.must_follow && begun.is_none() {
-            // Boxed: it is rare, and larger than the rest of a change's future.
-            Box::pin(self.follow()).await?;
+        if begun.is_none() {
+            self.follow_if_gone().await?;
         }
         let outcome = self.change_in_sessions(key, request, begun).await;
         self.binding.note(outcome)

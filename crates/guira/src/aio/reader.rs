@@ -116,12 +116,19 @@ macro_rules! lookups {
                 key: &[u8],
                 into: &mut Vec<u8>,
             ) -> Result<Option<guira_rcuckoo::Token>, Error> {
-                if self.binding.must_follow {
-                    // Boxed: it is rare, and larger than the rest of a lookup's future.
-                    Box::pin(self.follow()).await?;
-                }
+                self.follow_if_gone().await?;
                 let found = self.get_in_sessions(key, into).await;
                 self.binding.note(found)
+            }
+
+            /// Goes on with the table's successor if the table is known to be gone. [R-OPEN-3]
+            #[inline(always)]
+            pub(crate) async fn follow_if_gone(&mut self) -> Result<(), Error> {
+                if self.binding.must_follow {
+                    // Boxed: it is rare, and larger than the rest of an operation's future.
+                    Box::pin(self.follow()).await?;
+                }
+                Ok(())
             }
 
             /// Looks up `key`, in other sessions if the current one is lost.
@@ -177,6 +184,7 @@ macro_rules! lookups {
             /// Same as [`Self::get_versioned`]; `into` is empty then.
             pub async fn get_versioned_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<Option<Token>, Error> {
                 into.clear();
+                self.follow_if_gone().await?;
                 check_versions(self.$protocol.table())?;
                 let now = match self.lane.in_place() {
                     Some(lane) => self.$protocol.try_get(lane, key, into),

@@ -43,8 +43,11 @@ impl Store {
     /// # }
     /// ```
     pub async fn scan(&self) -> Result<Scan, Error> {
-        let inner = &self.0.inner;
-        let session = inner.cooperative.current_async(deadline_after(inner.options.reconnect_timeout)).await?;
-        Ok(Scan(crate::Scan::new(RowScan::new(inner, &session.region, Waiting::Cooperative))))
+        let crate::Store { inner } = self.0.current_async().await?;
+        let until = deadline_after(inner.options.reconnect_timeout);
+        let session = inner.cooperative.current_async(until).await;
+        let session = session.and_then(|session| inner.refuse_unusable(&session.region).map(|()| session));
+        let region = inner.noted(session)?.region;
+        Ok(Scan(crate::Scan::new(RowScan::new(&inner, &region, Waiting::Cooperative))))
     }
 }

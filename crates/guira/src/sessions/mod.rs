@@ -10,7 +10,7 @@
 pub(crate) mod binding;
 mod name_watch;
 mod reconnect_backoff;
-mod successor;
+pub(crate) mod successor;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -164,6 +164,18 @@ enum OnFull {
     Fail,
     /// Tries again: another client may close its session.
     Retry,
+}
+
+impl OnFull {
+    /// Returns the reaction of a caller whose last session was that with this number, if it had one.
+    fn after(lost: u64) -> OnFull {
+        if lost == 0 { OnFull::Fail } else { OnFull::Retry }
+    }
+
+    /// Whether the caller gives up because of `failure`.
+    fn fails(self, failure: &Failure) -> bool {
+        self == OnFull::Fail && failure.is_node_full()
+    }
 }
 
 /// Returns the time `timeout` from now, or a year from now if that is too far for the clock.
@@ -372,7 +384,9 @@ impl Sessions {
             return Poll::Ready(Ok(session.clone()));
         }
         let finished = state.finished;
-        if let (true, Some(failure)) = (finished > *ticket.get_or_insert(finished), &state.failure) {
+        if let (true, Some(failure)) = (finished > ticket.replace(finished).unwrap_or(finished), &state.failure)
+            && (!failure.is_transient() || OnFull::after(lost).fails(failure) || Instant::now() >= until)
+        {
             return Poll::Ready(Err(failure.clone()));
         }
         let is_reconnecting = state.waiters.is_some();
@@ -423,16 +437,13 @@ impl Remote {
 
     /// Same as [`Sessions::after`]; blocks.
     fn reconnect(&self, lost: u64, until: Instant) -> Result<Session, Failure> {
-        let on_full = if lost == 0 { OnFull::Fail } else { OnFull::Retry };
         if std::process::id() != self.process {
             return Err(Failure::Process(FabricError::Forked));
         }
         let mut backoff = ReconnectBackoff::new(crate::store::random().unwrap_or_default());
         loop {
             let failure = match self.attempt(lost, until) {
-                Err(failure) if failure.is_transient() && (on_full == OnFull::Retry || !failure.is_node_full()) => {
-                    failure
-                }
+                Err(failure) if failure.is_transient() && !OnFull::after(lost).fails(&failure) => failure,
                 result => return result,
             };
             match backoff.next(until.saturating_duration_since(Instant::now())) {
@@ -506,6 +517,39 @@ fn verify(region: &FabricRegion, wanted: &Table) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A task that begins to wait while another one's reconnection is about to end has a time of its own.
+    #[test]
+    fn a_task_that_joins_a_reconnection_late_has_its_own_time() {
+        let store = crate::Store::create_unnamed(&crate::CreateOptions::new(100)).unwrap();
+        // Nobody listens there once it is closed.
+        let port = guira_testing::ReservedPort::new();
+        let url: Url = format!("tcp://127.0.0.1:{}", port.port).parse().unwrap();
+        let Ok(crate::url::Backend::Node(node)) = url.backend() else { panic!("{url} leads to a node") };
+        let remote = Remote {
+            node: node.clone(),
+            options: OpenOptions::new(),
+            waiting: Waiting::Cooperative,
+            table: Arc::clone(&store.inner.table),
+            memory: [0; 2],
+            process: std::process::id(),
+            state: Mutex::default(),
+            connecting: Mutex::default(),
+            url,
+        };
+        let sessions = Arc::new(Sessions(Kind::Remote(Box::new(remote))));
+        let Kind::Remote(remote) = &sessions.0 else { unreachable!("it was created so") };
+        let (mut first, mut second) = (
+            Box::pin(sessions.after(1, Instant::now())),
+            Box::pin(sessions.after(1, Instant::now() + Duration::from_secs(3_600))),
+        );
+        let mut cx = Context::from_waker(Waker::noop());
+        let held = remote.connecting.lock().unwrap();
+        assert!(first.as_mut().poll(&mut cx).is_pending() && second.as_mut().poll(&mut cx).is_pending());
+        drop(held);
+        assert!(wait_for(first).is_err());
+        assert!(second.as_mut().poll(&mut cx).is_pending(), "it goes on");
+    }
 
     /// Failures that another attempt may overcome are retried; others are reported at once.
     #[test]

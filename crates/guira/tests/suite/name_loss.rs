@@ -82,6 +82,7 @@ fn every_operation_on_a_table_whose_file_lost_its_name_fails() {
             pollster::block_on(task.get(b"cuckoo")).err(),
             store.client().err(),
             store.scan().err(),
+            pollster::block_on(store.to_async().scan()).err(),
             store.stat().err(),
             store.serve(&ServeOptions::new((Ipv4Addr::LOCALHOST, 0).into())).err(),
         ];

@@ -37,6 +37,7 @@ impl Client {
     /// Same as [`Self::put`]; `NotANumber` if the value does not have 8 bytes, and nothing was changed; `Contended` as
     /// for [`Self::update_with`]; `ValueLength` if the table cannot store values of 8 bytes.
     pub async fn increment(&mut self, key: &[u8], by: u64) -> Result<u64, Error> {
+        self.follow_if_gone().await?;
         if !self.is_number_in_row(key) {
             // Boxed: it is rare, and larger than the rest of the future.
             return Box::pin(self.increment_in_extent(key, by)).await;
@@ -172,6 +173,7 @@ impl Client {
     /// Replaces the content of `into` with the value of `key`; `None` if there is no such key. Includes a token, if
     /// comparing it takes fewer round trips than comparing the value.
     async fn find_state(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<Option<Option<Token>>, Error> {
+        self.follow_if_gone().await?;
         if check_versions(self.client.table()).is_err() {
             return Ok(self.get_into(key, into).await?.then_some(None));
         }

@@ -39,7 +39,12 @@ pub mod test_node;
 #[cfg(feature = "tls")]
 mod tls;
 
+use std::future::{Future, poll_fn};
 use std::os::unix::fs::PermissionsExt;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use guira::admin::ClientState;
@@ -314,6 +319,63 @@ fn a_node_that_stays_away_fails_operations_at_their_deadline() {
         put.is_some()
     });
     assert_eq!(put, Some(Put::Replaced));
+}
+
+/// R-SESSION-2: a client that learns of its fence by connecting again is told once, also if the future that would have
+/// said so is dropped at any await.
+#[test]
+fn a_dropped_future_hides_no_fence() {
+    if is_skipped_over_rdma("no batch travels on the connection that the proxy cuts") {
+        return;
+    }
+    let served = TestNode::start();
+    let (proxy, held) = (Proxy::start(served.addr), Arc::new(AtomicU64::new(0)));
+    let tasks = Store::open_with(served.url_at(proxy.addr), &reconnecting()).unwrap().to_async();
+    let other = Store::open(served.url()).unwrap();
+    let check_fenced = |put: Result<Put, Error>, most| {
+        assert!(put.is_err_and(|error| error.blame() == Blame::Fenced), "after {most} polls");
+    };
+    let mut dropped = 0;
+    for most in 0.. {
+        let [mut ahead, mut client] = [(); 2].map(|()| pollster::block_on(tasks.client()).unwrap());
+        // It waits in a queue, and so has a count to report when it changes its session.
+        pollster::block_on(async {
+            let (mut first, mut second) = (pin!(ahead.put(b"cuckoo", b"1")), pin!(client.put(b"cuckoo", b"2")));
+            poll_fn(|cx| Poll::Ready((first.as_mut().poll(cx).is_ready(), second.as_mut().poll(cx).is_ready()))).await;
+            (first.await.unwrap(), second.await.unwrap())
+        });
+        assert_eq!(client.counters().queue_waits, 1);
+        // The node says that it has dropped the session, but the connection is cut before that arrives.
+        proxy.hold_replies(Some(&held));
+        other.kill_client(client.slot(), patience()).unwrap();
+        proxy.cut(Cut::Request(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                wait_until("the cut", || proxy.has_cut());
+                proxy.hold_replies(None);
+            });
+            assert!(pollster::block_on(tasks.reader().contains(b"cuckoo")).unwrap());
+        });
+        let outcome = {
+            let (mut late, mut polls) = (pin!(client.put(b"cuckoo", b"late")), 0);
+            pollster::block_on(poll_fn(|cx| match late.as_mut().poll(cx) {
+                Poll::Ready(put) => Poll::Ready(Some(put)),
+                Poll::Pending if polls == most => Poll::Ready(None),
+                Poll::Pending => {
+                    polls += 1;
+                    Poll::Pending
+                }
+            }))
+        };
+        dropped += u32::from(outcome.is_none());
+        let has_ended = outcome.is_some();
+        check_fenced(outcome.unwrap_or_else(|| pollster::block_on(client.put(b"cuckoo", b"late"))), most);
+        assert_eq!(pollster::block_on(client.put(b"cuckoo", b"later")).unwrap(), Put::Replaced);
+        if has_ended {
+            break;
+        }
+    }
+    assert!(dropped > 2, "{dropped} futures were dropped");
 }
 
 /// R-SESSION-2: a fenced client learns of it once, and goes on as another client.

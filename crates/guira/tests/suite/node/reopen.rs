@@ -52,6 +52,8 @@ fn each_client_and_reader_reports_the_loss_once_and_goes_on() {
     let mut pooled = pollster::block_on(tasks.pool(2).get()).unwrap();
     assert!(pollster::block_on(pooled.contains(b"ani")).unwrap());
     assert_eq!((store.len_estimate().unwrap().entries, store.scan().unwrap().count()), (2, 2));
+    let mut scan = pollster::block_on(tasks.scan()).unwrap();
+    assert!(pollster::block_on(scan.next()).unwrap().is_ok(), "the next table is scanned");
     assert!(store.check().unwrap().is_clean() && store.is_destroyed().unwrap());
 }
 

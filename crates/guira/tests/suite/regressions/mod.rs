@@ -6,6 +6,7 @@ mod a_dropped_put_leaked_its_extent;
 mod a_released_run_was_orphaned_again;
 mod a_run_past_the_last_chunk_was_trusted;
 mod a_slot_in_transition_counted_as_taken;
+mod a_token_was_used_on_the_next_table;
 mod clients_of_destroyed_tables_were_opened;
 mod full_orphans_were_read_one_by_one;
 mod inline_puts_kept_the_space_they_freed;
