@@ -553,8 +553,8 @@ int guira_get_versioned(struct guira_client *client,
                         struct guira_error *error);
 
 /**
- * Returns 1 if the key exists, 0 if not, or a negative code as guira_get does. It reads the value, and allocates
- * memory in each call. Round trips: as guira_get.
+ * Returns 1 if the key exists, 0 if not, or a negative code as guira_get does. It reads the value, too,
+ * into a buffer of the client. Round trips: as guira_get.
  */
 int guira_contains(struct guira_client *client, const void *key, size_t key_length, struct guira_error *error);
 
@@ -666,12 +666,13 @@ int guira_increment(struct guira_client *client,
 /**
  * Closes a client: gives back its slot. A null pointer is ignored.
  *
- * Returns 0, or a negative code: GUIRA_MISUSE if a call uses the client, which remains open then; otherwise GUIRA_GONE
- * or GUIRA_FABRIC, and the client is closed, too: the next one that needs its slot recovers it, and nothing that was
+ * Returns 0, or a negative code: GUIRA_MISUSE if a call uses the client, which remains open then; otherwise
+ * GUIRA_GONE, GUIRA_FENCED or GUIRA_FABRIC, and the client is closed, too: the next one that needs its slot recovers it, and nothing that was
  * stored is lost. In a forked process, it frees the inherited handle and touches nothing else; a client that another
  * thread used when the process forked remains in use there, and cannot be closed. A few round trips.
  */
-int guira_client_close(struct guira_client *client, struct guira_error *error);
+int guira_client_close(struct guira_client *client,
+                       struct guira_error *error);
 
 /**
  * Same as guira_get, by a reader.

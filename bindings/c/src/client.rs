@@ -108,8 +108,8 @@ pub unsafe extern "C" fn guira_get_versioned(
     })
 }
 
-/// Returns 1 if the key exists, 0 if not, or a negative code as guira_get does. It reads the value, and allocates
-/// memory in each call. Round trips: as guira_get.
+/// Returns 1 if the key exists, 0 if not, or a negative code as guira_get does. It reads the value, too,
+/// into a buffer of the client. Round trips: as guira_get.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn guira_contains(
     client: *mut Client,
@@ -281,8 +281,8 @@ pub unsafe extern "C" fn guira_increment(
 
 /// Closes a client: gives back its slot. A null pointer is ignored.
 ///
-/// Returns 0, or a negative code: GUIRA_MISUSE if a call uses the client, which remains open then; otherwise GUIRA_GONE
-/// or GUIRA_FABRIC, and the client is closed, too: the next one that needs its slot recovers it, and nothing that was
+/// Returns 0, or a negative code: GUIRA_MISUSE if a call uses the client, which remains open then; otherwise
+/// GUIRA_GONE, GUIRA_FENCED or GUIRA_FABRIC, and the client is closed, too: the next one that needs its slot recovers it, and nothing that was
 /// stored is lost. In a forked process, it frees the inherited handle and touches nothing else; a client that another
 /// thread used when the process forked remains in use there, and cannot be closed. A few round trips.
 #[unsafe(no_mangle)]

@@ -261,11 +261,16 @@ pub struct Failed {
 }
 
 impl Failed {
-    /// Returns the exception: that of the first key that failed, or of a signal.
+    /// Returns the exception: that of a key that failed, or of a signal.
     pub fn raised(self, py: Python<'_>) -> PyErr {
         let (failed, keys) = (self.positions.len(), self.keys);
         let message = match &self.cause {
-            Stopped::Failed(error) => Some(format!("{failed} of {keys} keys were not put, the first because: {error}")),
+            Stopped::Failed(error) if error.effect() == Effect::None => {
+                Some(format!("{failed} of {keys} keys were not put, one because: {error}"))
+            }
+            Stopped::Failed(error) => {
+                Some(format!("{failed} of {keys} keys were not put, or may have been, one because: {error}"))
+            }
             Stopped::Interrupted(_) => None,
         };
         let exception = self.cause.raised(py);
