@@ -171,6 +171,13 @@ impl RowFormat {
         self.row_words - TRAILER_WORDS
     }
 
+    /// Returns both trailer words of a sampled row.
+    #[inline(always)]
+    pub fn trailer_words(&self, row: &[u64]) -> [u64; TRAILER_WORDS] {
+        let at = self.trailer_word();
+        [row[at], row[at + 1]]
+    }
+
     /// Returns the first trailer word of a sampled row.
     #[inline(always)]
     pub fn trailer(&self, row: &[u64]) -> Trailer {

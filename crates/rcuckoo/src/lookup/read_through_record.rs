@@ -64,10 +64,9 @@ impl Reader {
     ) -> Result<Option<TrailerSample>, FabricError> {
         let table = Arc::clone(&self.table);
         let (geometry, rows) = (table.geometry(), table.rows());
-        let trailer = |words: &[u64]| [words[rows.trailer_word()], words[rows.trailer_word() + 1]];
         post(lane, [table.read_row(row, &mut *words)]).await?;
         if rows.verify(row, words).is_ok() {
-            return Ok(Some(trailer(words)));
+            return Ok(Some(rows.trailer_words(words)));
         }
         let (_, owner) = self.lock_owner(lane, row).await?;
         let slot = owner.and_then(|owner| owner.slot()).filter(|slot| *slot < table.config().max_clients);
@@ -84,7 +83,7 @@ impl Reader {
         self.counters.reads_through_record += 1;
         post(lane, [table.read_row(row, &mut *words)]).await?;
         post(lane, [Verb::Read { addr: geometry.slot(slot), into: &mut after }]).await?;
-        let sampled = trailer(words);
+        let sampled = rows.trailer_words(words);
         if rows.verify(row, words).is_ok() {
             return Ok(Some(sampled));
         }
@@ -120,8 +119,7 @@ impl Reader {
         post(lane, [table.read_row(child_row, &mut child)]).await?;
         post(lane, [table.read_row(row, &mut *words)]).await?;
         post(lane, [Verb::Read { addr: geometry.slot(slot), into: &mut after }]).await?;
-        let at = rows.trailer_word();
-        let sampled = [words[at], words[at + 1]];
+        let sampled = rows.trailer_words(words);
         if rows.verify(row, words).is_ok() {
             return Ok(Some(sampled));
         }

@@ -110,8 +110,9 @@ impl RowItems {
 }
 
 impl Reader {
-    /// Reads every key and value that `row` holds, as of one sample of the row, and returns the row's trailer. 1 round
-    /// trip, and 1 more for each extent.
+    /// Reads every key and value that `row` holds, as of one sample of the row, and returns the trailer with them: of a
+    /// row that is read through a record [R-READ-9], the one that the record gives it. 1 round trip, and 1 more for each
+    /// extent.
     ///
     /// # Errors
     /// `Corrupt` if the row or an extent does not verify, stays so, and no client is writing it; `Busy` if a client is
@@ -136,11 +137,11 @@ impl Reader {
         let mut retries = RetryState::default();
         loop {
             let trailer = if self.may_read_through_record(&retries) {
-                self.sample_through_record(lane, row, &mut words).await
+                let sampled = self.sample_through_record(lane, row, &mut words).await?;
+                sampled.map(|_| table.rows().trailer_words(&words))
             } else {
-                sample_row(lane, &table, row, &mut words).await
+                sample_row(lane, &table, row, &mut words).await?
             };
-            let trailer = trailer?;
             let why = if trailer.is_some() { RetryReason::Changed } else { RetryReason::Torn };
             if let Some(trailer) = trailer {
                 match self.row_items(lane, row, &words, items).await? {
@@ -209,6 +210,5 @@ async fn sample_row<L: Lane + ?Sized>(
 ) -> Result<Option<Trailer>, FabricError> {
     let mut valid = false;
     sample_rows(lane, table, row, 1, words, |sample| valid = sample.valid).await?;
-    let at = table.rows().trailer_word();
-    Ok(valid.then(|| [words[at], words[at + 1]]))
+    Ok(valid.then(|| table.rows().trailer_words(words)))
 }

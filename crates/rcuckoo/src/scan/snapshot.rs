@@ -1,9 +1,11 @@
 //! Scans of a whole table that report whether they are a snapshot, and estimates of the number of entries.
 //!
-//! A snapshot is a double collect: every row is read, then all trailers are sampled again, sweep after sweep, and rows
-//! whose trailer has changed are read again. If one whole sweep finds no change, then all rows were as they were read
-//! at every moment between the previous sweep and this one, because a trailer never recurs: its version grows, and its
-//! checksum covers the row. [R-SCAN-1]
+//! A snapshot is a double collect: every row is read, then all rows are sampled again, sweep after sweep, and those that
+//! have changed are read again. If one whole sweep finds no change, then all rows were as they were read when it began,
+//! because a trailer never recurs: its version grows, and its checksum covers the row. [R-SCAN-1]
+//!
+//! Lookups see what a record makes of a row as soon as the row is torn [R-READ-9], before its trailer changes. So whole
+//! rows are sampled, and one that does not verify counts as what its record makes of it.
 //!
 //! At such a moment an insert may be half committed: an entry that it moves is in its new row already, and in the old
 //! one still [R-INSERT-4]. The copy that lookups find first is returned, the other copy is not.
@@ -19,6 +21,8 @@ use crate::{Error, ErrorKind, Operation, Reader, RowItems, RowList, Table, Table
 
 /// Trailers sampled by one batch: within the smallest `max_batch` of all fabrics.
 const BATCH_TRAILERS: u64 = 64;
+/// Rows sampled by one batch of a sweep.
+const BATCH_ROWS: usize = 64;
 /// Minimum width of row versions in a stable snapshot: narrower versions wrap within one scan of a busy table.
 const STABLE_VERSION_BITS: u8 = 32;
 /// Maximum number of times that the rows of a table that grows are listed for an estimate.
@@ -64,7 +68,7 @@ impl Snapshot {
         self.rows.len() as u64
     }
 
-    /// Returns how often every trailer was sampled after the rows had been read.
+    /// Returns how often every row was sampled after the rows had been read.
     pub fn sweeps(&self) -> u32 {
         self.sweeps
     }
@@ -106,8 +110,8 @@ fn failed(kind: impl Into<ErrorKind>) -> Error {
 }
 
 impl Reader {
-    /// Reads every row, and again those that change, until a sweep over all trailers finds no change or `max_sweeps`
-    /// sweeps are done. Keeps every key and value in memory. `progress` is called with the number of rows read or
+    /// Reads every row, and again those that change, until a sweep over all rows finds no change or `max_sweeps` sweeps
+    /// are done. Keeps every key and value in memory. `progress` is called with the number of rows read or
     /// swept, and their total if no further sweep is needed. [R-SCAN-1]
     ///
     /// Round trips: 1 a row, 1 more for each extent, and 1 for 64 rows of each sweep.
@@ -124,22 +128,26 @@ impl Reader {
         let mut ahead = TableRows::read(lane, &table).await.map_err(failed)?;
         let mut rows = Vec::with_capacity(ahead.count() as usize);
         self.read_ahead(lane, &mut ahead, &mut rows, |done, count| progress(done, 2 * count)).await?;
+        let mut words = Vec::new();
         for sweep in 1..=max_sweeps {
             let count = rows.len();
-            let (done, mut changed) = (u64::from(sweep) * count as u64, 0u64);
-            for start in (0..count).step_by(BATCH_TRAILERS as usize) {
-                let places = start..(start + BATCH_TRAILERS as usize).min(count);
-                let numbers = rows[places.clone()].iter().map(|scanned: &ScannedRow| scanned.row.0);
-                let found = sample_trailers(lane, &table, numbers).await.map_err(failed)?;
-                for (scanned, now) in rows[places.clone()].iter_mut().zip(found) {
-                    if scanned.trailer != now {
+            let (mut done, mut changed) = (u64::from(sweep) * count as u64, 0u64);
+            let all = done + count as u64;
+            for batch in rows.chunks_mut(BATCH_ROWS) {
+                words.resize(batch.len() * table.rows().row_words(), 0);
+                sample_again(lane, &table, batch, &mut words).await.map_err(failed)?;
+                for (scanned, words) in batch.iter_mut().zip(words.chunks_exact_mut(table.rows().row_words())) {
+                    let is_whole = table.rows().verify(scanned.row, words).is_ok()
+                        || self.sample_through_record(lane, scanned.row, words).await.map_err(failed)?.is_some();
+                    if !is_whole || table.rows().trailer_words(words) != scanned.trailer {
                         changed += 1;
                         scanned.items.reset();
                         scanned.trailer = self.read_row(lane, scanned.row, &mut scanned.items).await?;
                         ahead.note(scanned.row, scanned.trailer[0]);
                     }
                 }
-                progress(done + places.end as u64, done + count as u64);
+                done += batch.len() as u64;
+                progress(done, all);
             }
             // Segments that were split off meanwhile: their parents' rows have changed.
             self.read_ahead(lane, &mut ahead, &mut rows, |_, _| ()).await?;
@@ -268,6 +276,22 @@ fn stratum(i: u64, rows: u64, random: &mut SplitMix64) -> u64 {
     let part = |i: u64| (u128::from(i) * u128::from(rows) / u128::from(LEN_SAMPLES)) as u64;
     let (start, end) = (part(i), part(i + 1));
     start + random.below(end - start)
+}
+
+/// Samples `rows` into `words`: one READ for those that follow each other. 1 round trip.
+async fn sample_again<L: Lane + ?Sized>(
+    lane: &mut L,
+    table: &Table,
+    rows: &[ScannedRow],
+    words: &mut [u64],
+) -> Result<(), FabricError> {
+    let mut rest = words;
+    let reads = rows.chunk_by(|row, next| row.row.0 + 1 == next.row.0).map(|run| {
+        let (into, behind) = std::mem::take(&mut rest).split_at_mut(run.len() * table.rows().row_words());
+        rest = behind;
+        table.read_row(run[0].row, into)
+    });
+    post(lane, reads.collect::<Vec<_>>()).await
 }
 
 /// Samples the trailers of `rows`, at most [`BATCH_TRAILERS`] of them. 1 round trip.
