@@ -16,6 +16,8 @@ mod a_released_poison_named_a_client;
 mod a_scan_called_a_slow_writer_damage;
 #[path = "../../regressions/a_second_error_hid_the_first.rs"]
 mod a_second_error_hid_the_first;
+#[path = "../../regressions/a_snapshot_called_a_torn_row_unchanged.rs"]
+mod a_snapshot_called_a_torn_row_unchanged;
 #[path = "../../regressions/a_snapshot_held_a_moving_key_twice.rs"]
 mod a_snapshot_held_a_moving_key_twice;
 #[path = "../../regressions/a_snapshot_trusted_narrow_versions.rs"]
@@ -38,3 +40,5 @@ mod distances_overflowed_in_large_tables;
 mod every_lock_had_a_deadline_of_its_own;
 #[path = "../../regressions/many_lookups_hid_that_a_client_is_lost.rs"]
 mod many_lookups_hid_that_a_client_is_lost;
+#[path = "../../regressions/questions_about_chunks_delayed_those_about_locks.rs"]
+mod questions_about_chunks_delayed_those_about_locks;

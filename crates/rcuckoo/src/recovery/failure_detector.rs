@@ -105,6 +105,8 @@ pub(crate) struct FailureDetector {
     liveness: Option<Box<dyn Liveness>>,
     /// Earliest time of the next probe, by the lane's clock.
     next_probe_ns: u64,
+    /// Earliest time of the next probe of all owners of chunks.
+    next_owners_probe_ns: u64,
     /// The process of this client, shown to other clients while it recovers a dead one.
     process: SlotClient,
 }
@@ -145,12 +147,15 @@ impl Client {
 
     /// Whether it is time to probe a client that this one waits for. [R-RECOVER-1]
     pub(crate) fn may_probe(&self, now_ns: u64, progress: WaitProgress) -> bool {
-        let has_slots_to_recover = self.table.is_recoverable() || self.table.is_repairable();
-        self.failure_detector.is_due(now_ns, progress) && has_slots_to_recover
+        self.failure_detector.is_due(now_ns, progress) && self.has_slots_to_recover()
     }
 
-    /// Recovers those of `owners` that are dead, for a client that needs what they hold; returns how many. Probes each
-    /// at most once a millisecond. Round trips: 1 for each, and those of [`crate::recover`] for each dead client.
+    fn has_slots_to_recover(&self) -> bool {
+        self.table.is_recoverable() || self.table.is_repairable()
+    }
+
+    /// Recovers those of `owners` that are dead, for a client that needs what they hold; returns how many. Probes at most
+    /// one a millisecond, over all calls. Round trips: 1 for each, and those of [`crate::recover`] for each dead client.
     /// Source: R-RECOVER-1.
     ///
     /// # Errors
@@ -161,7 +166,8 @@ impl Client {
         owners: &[OwnerId],
         operation: Operation,
     ) -> Result<usize, Error> {
-        if !self.may_probe(lane.now_ns(), WaitProgress::Expired) {
+        let is_due = lane.now_ns() >= self.failure_detector.next_owners_probe_ns;
+        if !is_due || self.failure_detector.liveness.is_none() || !self.has_slots_to_recover() {
             return Ok(0);
         }
         let mut dead = 0;
@@ -169,7 +175,7 @@ impl Client {
             let recovered = self.recover_if_dead(lane, *owner, WaitProgress::Expired).await;
             dead += usize::from(recovered.map_err(|kind| kind.during(operation))?);
         }
-        self.failure_detector.next_probe_ns =
+        self.failure_detector.next_owners_probe_ns =
             lane.now_ns().saturating_add(PROBE_INTERVAL_NS.saturating_mul(owners.len() as u64));
         Ok(dead)
     }
