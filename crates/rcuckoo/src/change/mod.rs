@@ -215,6 +215,8 @@ impl Client {
         begun: Option<Begun>,
     ) -> Result<Changed, Error> {
         let begun = match begun {
+            // What was sampled then may have changed, and here it would be relied on. // [R-LOCK-7]
+            Some(Begun::Continue(_)) if !lane.is_local() => Begun::Continue(Continuation::WHOLE),
             Some(begun) => begun,
             None => self.begin(lane, key, &change).await,
         };
