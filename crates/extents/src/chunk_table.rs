@@ -297,9 +297,8 @@ impl Extents {
         let mut swaps = Vec::new();
         let empty: Vec<u64> = indices.iter().copied().filter(|index| self.chunks.is_empty(*index)).collect();
         self.mark_pending(empty.iter().copied());
-        for index in empty {
-            let Some(chunk) = self.chunks.remove(index) else { continue };
-            let class = chunk.class;
+        for &index in &empty {
+            let Some(class) = self.chunks.get(index).map(|chunk| chunk.class) else { continue };
             if class.chunks() == 1 {
                 swaps.push((index, self.owned(class), ChunkWord::FREE));
                 continue;
@@ -309,6 +308,9 @@ impl Extents {
             swaps.push((index, self.claiming(class), ChunkWord::FREE));
         }
         self.swap_all(lane, &swaps).await?;
+        // Not before: if this is dropped, a chunk whose word was not swapped is still this client's, with the marks that
+        // it has not written. // [R-DROP-1]
+        empty.into_iter().for_each(|index| drop(self.chunks.remove(index)));
         self.clear_pending();
         Ok(())
     }

@@ -11,7 +11,7 @@ use guira_fabric::heap::{HeapLane, HeapRegion, Next, Pace, Step};
 use guira_fabric::memory::Ordering;
 use guira_fabric::{FenceProof, Profile, Region};
 use guira_layout::{
-    CHUNKS_WORD, Geometry, Preset, PresetOptions, Secret, SlotState, SlotWord, Superblock, TableConfig,
+    CHUNKS_WORD, Geometry, Preset, PresetOptions, Secret, SlotState, SlotWord, Superblock, TableConfig, encode_extent,
 };
 use guira_rcuckoo::{Key, SlotClient, format_table, recover};
 use pollster::block_on;
@@ -320,6 +320,37 @@ fn forgets_no_chunk(make: fn() -> Fixture) {
     }
     println!("{drops} drops");
     assert!(drops > 50, "the client posts many batches");
+}
+
+/// [R-DROP-1] [R-EXTENT-4] The return of a run and of a chunk is dropped between its two batches: the chunk, in which a
+/// slot that was never linked has no mark yet, is not left to others as if something were in it.
+#[test]
+fn a_chunk_whose_return_was_dropped_leaks_no_slot() {
+    const MANY: u64 = 80;
+    let fixture = Fixture::with_chunks(MANY, None);
+    let (mut extents, mut lane) = (fixture.extents(DEAD), fixture.region.lane());
+    let run = vec![5; 65 * 4096 - 200];
+    for value in [&SMALL[..], &run] {
+        let extent = block_on(extents.reserve(&mut lane, &short_key(&extents), value)).expect("space");
+        // It was written, and then the key existed already.
+        let mut words = Vec::new();
+        encode_extent(&mut words, &extent, short_key(&extents).bytes(), value, fixture.table.rows().sums());
+        fixture.store(extent.offset, words[0]);
+        extents.cancel(&extent);
+    }
+    let mut empty = extents.chunks.all_empty();
+    assert_eq!(empty.len(), 2);
+    empty.sort_by_key(|index| extents.chunks.get(*index).map(|chunk| std::cmp::Reverse(chunk.class.chunks())));
+    let mut lane = lane.paced(Pace::Deferred(1));
+    {
+        let mut given_back = pin!(extents.give_back_chunks(&mut lane, &empty));
+        assert!(given_back.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending(), "the first batch");
+    }
+    block_on(poll_fn(|cx| lane.poll_drain(&mut [], cx))).expect("the heap loses nothing");
+    let mut lane = lane.paced(Pace::Immediate);
+    block_on(extents.close(&mut lane)).expect("the heap loses nothing");
+    let (mut other, all) = (fixture.extents(OTHER), vec![6; MANY as usize * 4096 - 200]);
+    assert!(block_on(other.reserve(&mut lane, &short_key(&other), &all)).is_ok(), "every chunk is free");
 }
 
 /// [R-EXTENT-2] Whichever chunk another client takes at whichever moment: runs are claimed around it, and nothing is
