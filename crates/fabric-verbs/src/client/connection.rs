@@ -322,8 +322,12 @@ impl Inner {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the parts that are known.
+    /// Returns the parts that are known; none in a forked child.
     pub(super) fn parts(&self) -> Arc<Parts> {
+        if !self.is_own() {
+            // Another thread may have held the lock when this process was forked.
+            return Arc::default();
+        }
         Arc::clone(&self.parts.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -363,6 +367,13 @@ impl Inner {
         }
     }
 
+    /// Gives the connection up because its device does not say what it has completed.
+    pub(super) fn lose_completions(&self, queue: &mut Queue) {
+        queue.lose(LostConnection::Completions);
+        // Nothing more is sent from buffers that lanes use again.
+        let _ = self.pair.fail();
+    }
+
     pub(super) fn port(&self) -> Port<'_> {
         Port { pair: &self.pair, buffers: &self.buffers }
     }
@@ -375,7 +386,7 @@ impl Inner {
             let count = self.completions.poll(&mut completions);
             match count {
                 Ok(count) => completions[..count].iter().for_each(|completion| self.settle(&mut queue, completion)),
-                Err(()) => queue.lose(LostConnection::Completions),
+                Err(()) => self.lose_completions(&mut queue),
             }
             queue.advance(&self.port());
             drop(queue);
@@ -399,12 +410,16 @@ impl Inner {
             return false;
         }
         if self.completions.request_event().is_err() {
-            self.queue().lose(LostConnection::Completions);
+            self.lose_completions(&mut self.queue());
         }
         // A completion before the request makes no event.
         self.drain();
         if is_possible() {
             driver::wait(self.completions.channel(), None, Some(REST_NS));
+        }
+        if self.driver.is_started() {
+            // It was started meanwhile, and may have waited for the event that was taken here.
+            self.driver.wake();
         }
         true
     }

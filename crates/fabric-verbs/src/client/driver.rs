@@ -15,7 +15,7 @@ use guira_fabric::clock_ns;
 use guira_fabric::signals::without_signals;
 use libc::{c_int, c_short};
 
-use super::connection::{Inner, LostConnection, STALL_NS};
+use super::connection::{Inner, STALL_NS};
 use crate::VerbsError;
 use crate::resources::CompletionChannel;
 
@@ -72,7 +72,7 @@ pub(super) fn start(inner: &Arc<Inner>) -> bool {
 fn run(inner: &Inner) {
     while !inner.driver.is_stopped.load(Ordering::Acquire) {
         if inner.completions().request_event().is_err() {
-            inner.queue().lose(LostConnection::Completions);
+            inner.lose_completions(&mut inner.queue());
         }
         inner.drain();
         let until_ns = {
@@ -98,7 +98,7 @@ fn sleep(inner: &Inner, until_ns: u64) {
     let returned = wait(channel, Some(&inner.driver.wakeup), left_ns);
     if returned & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) != 0 {
         // The device was removed; the next round wakes the lanes.
-        inner.queue().lose(LostConnection::Completions);
+        inner.lose_completions(&mut inner.queue());
     }
     // Without a wake-up there is nothing to read.
     let _ = (&inner.driver.wakeup).read(&mut [0; 8]);

@@ -12,7 +12,7 @@ use guira_network::wire::{MAX_SEGMENTS, Segment, TargetParameters, WireError};
 use crate::VerbsError;
 
 /// The parts of both spaces.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Parts {
     main: Vec<Segment>,
     device: Vec<Segment>,
