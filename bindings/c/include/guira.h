@@ -472,8 +472,8 @@ void guira_store_close(struct guira_store *store);
  *
  * estimate: gets the result.
  *
- * Returns 0, or a negative code: GUIRA_GONE, GUIRA_FABRIC, GUIRA_MISUSE. Nothing was changed then. Any thread may call
- * it. Round trips: 1 for 64 rows, at most 64.
+ * Returns 0, or a negative code: GUIRA_GONE, GUIRA_FENCED, GUIRA_FABRIC, GUIRA_MISUSE. Nothing was changed then. Any
+ * thread may call it. Round trips: 1 for 64 rows, at most 64.
  */
 int guira_len_estimate(const struct guira_store *store,
                        struct guira_length_estimate *estimate,
@@ -667,12 +667,12 @@ int guira_increment(struct guira_client *client,
  * Closes a client: gives back its slot. A null pointer is ignored.
  *
  * Returns 0, or a negative code: GUIRA_MISUSE if a call uses the client, which remains open then; otherwise
- * GUIRA_GONE, GUIRA_FENCED or GUIRA_FABRIC, and the client is closed, too: the next one that needs its slot recovers it, and nothing that was
- * stored is lost. In a forked process, it frees the inherited handle and touches nothing else; a client that another
- * thread used when the process forked remains in use there, and cannot be closed. A few round trips.
+ * GUIRA_GONE, GUIRA_FENCED or GUIRA_FABRIC, and the client is closed, too: the next one that needs its slot recovers
+ * it, and nothing that was stored is lost. In a forked process, it frees the inherited handle and touches nothing else;
+ * a client that another thread used when the process forked remains in use there, and cannot be closed. A few round
+ * trips.
  */
-int guira_client_close(struct guira_client *client,
-                       struct guira_error *error);
+int guira_client_close(struct guira_client *client, struct guira_error *error);
 
 /**
  * Same as guira_get, by a reader.
@@ -736,8 +736,8 @@ int guira_put_many(struct guira_client *client, struct guira_put_item *items, si
  * key, key_length, value, value_length: get the key and the value, which belong to the scan and are valid until its
  * next call; each may be null. They are written if the call returns 1.
  *
- * Returns 1, 0 at the end of the table, or a negative code: GUIRA_CORRUPT, GUIRA_BUSY, GUIRA_GONE, GUIRA_FABRIC,
- * GUIRA_MISUSE. Nothing was changed. After an error the scan is at its end. It allocates memory for each key. Round
+ * Returns 1, 0 at the end of the table, or a negative code: GUIRA_CORRUPT, GUIRA_BUSY, GUIRA_GONE, GUIRA_FENCED,
+ * GUIRA_FABRIC, GUIRA_MISUSE. Nothing was changed. After an error the scan is at its end. It allocates memory for each key. Round
  * trips: 1 for each row, 1 more for each value in an extent.
  */
 int guira_scan_next(struct guira_scan *scan,

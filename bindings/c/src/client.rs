@@ -282,9 +282,10 @@ pub unsafe extern "C" fn guira_increment(
 /// Closes a client: gives back its slot. A null pointer is ignored.
 ///
 /// Returns 0, or a negative code: GUIRA_MISUSE if a call uses the client, which remains open then; otherwise
-/// GUIRA_GONE, GUIRA_FENCED or GUIRA_FABRIC, and the client is closed, too: the next one that needs its slot recovers it, and nothing that was
-/// stored is lost. In a forked process, it frees the inherited handle and touches nothing else; a client that another
-/// thread used when the process forked remains in use there, and cannot be closed. A few round trips.
+/// GUIRA_GONE, GUIRA_FENCED or GUIRA_FABRIC, and the client is closed, too: the next one that needs its slot recovers
+/// it, and nothing that was stored is lost. In a forked process, it frees the inherited handle and touches nothing else;
+/// a client that another thread used when the process forked remains in use there, and cannot be closed. A few round
+/// trips.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn guira_client_close(client: *mut Client, error: *mut Error) -> c_int {
     handle::close("client", client, error, |client| match client.0.into_object().0.close() {

@@ -23,8 +23,8 @@ impl AsRef<Handle<(guira::Scan, Item)>> for Scan {
 /// key, key_length, value, value_length: get the key and the value, which belong to the scan and are valid until its
 /// next call; each may be null. They are written if the call returns 1.
 ///
-/// Returns 1, 0 at the end of the table, or a negative code: GUIRA_CORRUPT, GUIRA_BUSY, GUIRA_GONE, GUIRA_FABRIC,
-/// GUIRA_MISUSE. Nothing was changed. After an error the scan is at its end. It allocates memory for each key. Round
+/// Returns 1, 0 at the end of the table, or a negative code: GUIRA_CORRUPT, GUIRA_BUSY, GUIRA_GONE, GUIRA_FENCED,
+/// GUIRA_FABRIC, GUIRA_MISUSE. Nothing was changed. After an error the scan is at its end. It allocates memory for each key. Round
 /// trips: 1 for each row, 1 more for each value in an extent.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn guira_scan_next(

@@ -125,8 +125,8 @@ pub unsafe extern "C" fn guira_store_close(store: *mut Store) {
 ///
 /// estimate: gets the result.
 ///
-/// Returns 0, or a negative code: GUIRA_GONE, GUIRA_FABRIC, GUIRA_MISUSE. Nothing was changed then. Any thread may call
-/// it. Round trips: 1 for 64 rows, at most 64.
+/// Returns 0, or a negative code: GUIRA_GONE, GUIRA_FENCED, GUIRA_FABRIC, GUIRA_MISUSE. Nothing was changed then. Any
+/// thread may call it. Round trips: 1 for 64 rows, at most 64.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn guira_len_estimate(
     store: *const Store,
