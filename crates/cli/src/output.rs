@@ -1,7 +1,7 @@
 //! Output: the only module that writes to standard output and standard error.
 //!
-//! Invariants: a closed standard output is [`Failure::ClosedOutput`] and never a panic; a closed standard error is
-//! ignored; JSON is one object on one line.
+//! Invariants: a closed standard output ends what is written piece by piece, by [`Failure::ClosedOutput`], and changes
+//! nothing else; it is never a panic. A closed standard error is ignored. JSON is one object on one line.
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -40,14 +40,19 @@ impl Output {
         self.format
     }
 
-    /// Writes the answer: `human` as text or `json` as an object, depending on the format.
+    /// Writes the answer: `human` as text or `json` as an object, depending on the format. If nobody reads it, the
+    /// command ends as if somebody had: with its verdict.
     pub fn answer(&self, json: &impl Serialize, human: impl FnOnce() -> String) -> Result<(), Failure> {
-        match self.format {
+        let said = match self.format {
             Format::Human => self.line(&human()),
             Format::Json => {
                 let text = serde_json::to_string(json).map_err(|error| Failure::host("write JSON")(error.into()))?;
                 self.line(&text)
             }
+        };
+        match said {
+            Err(Failure::ClosedOutput) => Ok(()),
+            said => said,
         }
     }
 

@@ -180,7 +180,11 @@ fn little_endian(format: EntryFormat, key: &[u8], value: &[u8]) -> Result<Record
 /// Formats stored bytes as a decimal number.
 fn number(bytes: &[u8]) -> Result<String, Failure> {
     let (low, high) = bytes.split_at(bytes.len().min(NUMBER_BYTES));
-    if bytes.is_empty() || high.iter().any(|byte| *byte != 0) {
+    if bytes.is_empty() {
+        // A value of a table without values.
+        return Ok(String::new());
+    }
+    if high.iter().any(|byte| *byte != 0) {
         let hex = to_hex(bytes);
         return Err(Failure::Misuse(format!(
             "the bytes {hex} are not a number below 2^128; use --hex to print any bytes"

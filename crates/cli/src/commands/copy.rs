@@ -9,7 +9,7 @@ use guira::admin::{CopyEvent, CopyOptions, CopyStage, Stat};
 use guira::{AdminError, Store, Url};
 use serde::Serialize;
 
-use super::owner::Owner;
+use super::owner::{self, Owner};
 use super::{Verdict, WaitOptions, dump, open, tls};
 use crate::advice::{self, Advised};
 use crate::capacity::{self, ExistingRecords, Keys, Need, Precision, Shortfall, Target};
@@ -229,8 +229,10 @@ impl Arguments {
             }
             guira::Error::Admin(AdminError::CopyStopped { copied: 0, .. }) => Failure::CopyInterrupted(0),
             guira::Error::Admin(AdminError::CopyStopped { copied, .. }) => {
-                let [from, to] = [&self.from, &self.to].map(Url::to_string);
-                let advice = format!("{} continues", advice::guira(Advised::CopyMerge, &[&from, &to]));
+                let words: Vec<String> =
+                    [&self.from, &self.to].map(Url::to_string).into_iter().chain(owner::words()).collect();
+                let words: Vec<&str> = words.iter().map(String::as_str).collect();
+                let advice = format!("{} continues", advice::guira(Advised::CopyMerge, &words));
                 Failure::Advised { source: Box::new(Failure::CopyInterrupted(copied)), advice }
             }
             error => error.into(),

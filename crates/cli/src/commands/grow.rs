@@ -48,7 +48,7 @@ struct Answer {
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let Arguments { url, capacity, .. } = arguments;
-    let store = open(url, &open_options()?)?;
+    let store = open(url, &owner::required(open_options()?)?)?;
     interrupt::catch();
     let mut shown = None;
     let grown = store.grow_with_progress(*capacity, &mut |done, all| {

@@ -16,7 +16,7 @@ use guira_input::{BadRecord, RecordEncoder};
 use guira_lab::driver::OperationFigures;
 use serde::Serialize;
 
-use super::owner::Owner;
+use super::owner::{self, Owner};
 use super::{Verdict, WaitOptions, create, tls};
 use crate::advice::{self, Advised};
 use crate::capacity::{self, ExistingRecords, Shortfall, Target};
@@ -98,15 +98,24 @@ struct Answer {
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let (store, is_new) = match arguments.wait.open(&arguments.url) {
-        Err(Failure::NotFound { .. }) if arguments.create => (create_for(arguments, output)?, true),
+        Err(Failure::NotFound { .. }) if arguments.create => match create_for(arguments, output) {
+            // Another process has created it meanwhile.
+            Err(Failure::AlreadyExists { .. }) => (arguments.wait.open(&arguments.url)?, false),
+            created => (created?, true),
+        },
         opened => (opened?, false),
     };
     let loaded = load_into(&store, arguments, output);
-    if is_new && loaded.as_ref().is_err_and(|failure| failure.effect() == Effect::None) {
+    if is_new && loaded.as_ref().is_err_and(|failure| failure.effect() == Effect::None) && is_unused(&store) {
         // Nobody needs an empty table of this size; the failure is the one to report.
         let _ = interrupt::discard(&arguments.url);
     }
     loaded
+}
+
+/// Whether the table has no record and no client, of other processes either.
+fn is_unused(store: &Store) -> bool {
+    store.stat().is_ok_and(|stat| stat.table.entries == 0 && stat.clients.is_empty())
 }
 
 fn load_into(store: &Store, arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
@@ -182,7 +191,10 @@ impl Arguments {
     fn advised(&self, failure: Failure) -> Failure {
         advice::of_input(failure, &self.file, |_| {
             let url = self.url.to_string();
-            format!("| {}", advice::guira(Advised::Load, &[&[url.as_str()], self.notation.words(), &["-"]].concat()))
+            let owner = owner::words();
+            let owner: Vec<&str> = owner.iter().map(String::as_str).collect();
+            let words = [&[url.as_str()], self.notation.words(), &owner[..], &["-"]].concat();
+            format!("| {}", advice::guira(Advised::Load, &words))
         })
     }
 }

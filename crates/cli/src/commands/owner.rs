@@ -50,6 +50,11 @@ pub fn named() -> Result<Option<u32>, Failure> {
     parsed.map(Some).map_err(|reason| Failure::Misuse(format!("{VARIABLE}: {reason}; nothing was changed")))
 }
 
+/// Returns the option as words of a command that is advised; none if the environment names the owner.
+pub fn words() -> Vec<String> {
+    GIVEN.get().map(|uid| vec!["--owner".to_owned(), uid.to_string()]).unwrap_or_default()
+}
+
 /// Passes the option on to a copy of this program.
 pub fn pass_on(command: &mut Command) {
     if let Some(uid) = GIVEN.get() {

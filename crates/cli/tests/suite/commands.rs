@@ -255,9 +255,15 @@ fn a_closed_output_is_not_a_failure() {
         drop((child.stdout.take(), child.stderr.take()));
         assert_eq!(child.wait().unwrap().code(), Some(0), "{arguments:?}");
     }
-    let mut child = command(&["get", "shm://guira-cli-no-such-table", "k"]).spawn().unwrap();
-    drop((child.stdout.take(), child.stderr.take()));
-    assert_eq!(child.wait().unwrap().code(), Some(1), "a closed standard error is not a failure either");
+    for arguments in [
+        &["get", "shm://guira-cli-no-such-table", "k"][..],
+        &["insert", table.url(), "key 1", "again", "--format", "json"],
+        &["cas", table.url(), "key 1", "other", "again", "--format", "json"],
+    ] {
+        let mut child = command(arguments).spawn().unwrap();
+        drop((child.stdout.take(), child.stderr.take()));
+        assert_eq!(child.wait().unwrap().code(), Some(1), "{arguments:?}: the answer is no, whoever reads it");
+    }
 }
 
 #[test]

@@ -80,6 +80,16 @@ fn a_damaged_value_affects_only_its_key() {
 }
 
 #[test]
+fn tables_without_values_have_numbers_as_keys() {
+    let [table, copy] = ["keys", "keys-copy"].map(|name| Table::new(name, "fixed:8:0"));
+    guira(&["put", table.url(), "5", "", "--numbers"]).expect(0);
+    let dump = guira(&["dump", table.url(), "--numbers"]).expect(0);
+    assert_eq!(dump.text(), "5\t\n");
+    guira_with_input(&["load", copy.url(), "-", "--numbers"], &dump.stdout).expect(0);
+    assert_eq!(guira(&["dump", copy.url(), "--numbers"]).expect(0).text(), "5\t\n");
+}
+
+#[test]
 fn numbers_and_digits_go_in_and_come_out() {
     let table = Table::new("notations", "fixed:8:4");
     let url = table.url();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::common::{Table, guira, guira_with_input, shell};
+use crate::common::{Table, command, guira, guira_with_input, shell};
 use proptest::prelude::*;
 
 const ROUND_TRIPS: u32 = 24;
@@ -107,6 +107,36 @@ fn a_load_creates_a_table_for_its_file() {
     guira(&["load", table.url(), path, "--create"]).expect(0);
     let created = guira(&["stat", table.url(), "--format", "json"]).expect(0).json();
     assert_eq!(created["table"]["entries"], 16_000);
+}
+
+/// The table was taken for one that nobody needs, and destroyed with everything in it.
+#[test]
+fn a_load_whose_answer_nobody_reads_keeps_the_table_that_it_created() {
+    let table = Table::unused("unread");
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), large_records(100)).expect("there is room");
+    let path = file.path().to_str().expect("UTF-8");
+    let mut child = command(&["load", table.url(), path, "--create"]).spawn().expect("the program");
+    drop((child.stdout.take(), child.stderr.take()));
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+    let stat = guira(&["stat", table.url(), "--format", "json"]).expect(0).json();
+    assert_eq!(stat["table"]["entries"], 100);
+}
+
+#[test]
+fn loads_that_create_the_same_table_share_it() {
+    let table = Table::unused("shared");
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), large_records(5_000)).expect("there is room");
+    let path = file.path().to_str().expect("UTF-8");
+    let loads: Vec<_> =
+        (0..3).map(|_| command(&["load", table.url(), path, "--create"]).spawn().expect("the program")).collect();
+    for load in loads {
+        let ended = load.wait_with_output().expect("it ends");
+        assert_eq!(ended.status.code(), Some(0), "{}", String::from_utf8_lossy(&ended.stderr));
+    }
+    let stat = guira(&["stat", table.url(), "--format", "json"]).expect(0).json();
+    assert_eq!(stat["table"]["entries"], 5_000);
 }
 
 proptest! {

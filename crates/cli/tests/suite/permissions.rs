@@ -318,6 +318,7 @@ fn a_table_of_a_stranger_gets_no_data() {
         &["ycsb", url, "--workload", "a", "--records", "9", "--operations", "9", "--into-existing"],
         &["serve", "--backing", url, "--listen", "127.0.0.1:0"],
         &["create", url, "--capacity", "100", "--if-missing"],
+        &["grow", url, "--capacity", "1M"],
         &["put", url, "secret", "s3cret", "--owner", "root"],
         &["get", url, "secret", "--owner", "root"],
     ] {
@@ -325,6 +326,8 @@ fn a_table_of_a_stranger_gets_no_data() {
     }
     let nobody = NOBODY.to_string();
     guira(&["put", url, "ani", "black", "--owner", &nobody]).expect(0);
+    let fixed = guira(&["grow", url, "--capacity", "1M", "--owner", &nobody]).expect(2).stderr;
+    assert!(fixed.contains("its size is fixed"), "{fixed}");
     guira(&["create", url, "--capacity", "100", "--if-missing", "--owner", &nobody]).expect(0);
     guira(&[
         "ycsb",
