@@ -488,9 +488,9 @@ impl ShmRegion {
     }
 
     /// Limits the bytes of the file that have memory: this process reserves no more. Clones and lanes have the same
-    /// limit; other processes do not. Returns the limit before: `u64::MAX` if there was none.
-    pub fn limit_memory(&self, bytes: u64) -> u64 {
-        self.shared.memory_limit.swap(bytes, Ordering::Relaxed)
+    /// limit; other processes do not.
+    pub fn limit_memory(&self, bytes: u64) {
+        self.shared.memory_limit.store(bytes, Ordering::Relaxed);
     }
 
     /// Whether this process may only read the region.
@@ -600,9 +600,8 @@ impl Region for ShmRegion {
     }
 
     /// Creates a set of client slots of one owner that uses one open file description: thousands of slots cost one
-    /// descriptor and one mapping. A forked child does not keep them. Where pages are not
-    /// 4 KiB, a child made by a bare `clone` system call keeps the slots that its parent holds when the parent dies, until
-    /// the child ends or runs another program.
+    /// descriptor and one mapping. A forked child does not keep them. A child made by a bare `clone` system call keeps
+    /// the slots that its parent holds when the parent dies, until the child ends or runs another program.
     fn hold_set(&self) -> Box<dyn HoldSet> {
         Box::new(hold::Set::new(Arc::clone(&self.shared)))
     }

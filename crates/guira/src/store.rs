@@ -91,6 +91,8 @@ pub(crate) struct Inner {
     pub(crate) loss_reported: AtomicBool,
     /// The store of the table that the URL led to after that.
     pub(crate) successor: Mutex<Successor>,
+    /// The limits of this store's memory nodes on the bytes of memory that the table takes.
+    pub(crate) memory_limits: Mutex<Vec<u64>>,
 }
 
 /// The origin of a store's table.
@@ -272,6 +274,7 @@ impl Store {
             name_watch: OnceLock::new(),
             loss_reported: AtomicBool::new(false),
             successor: Mutex::default(),
+            memory_limits: Mutex::default(),
         });
         inner.watch_name();
         Store { inner }

@@ -6,7 +6,7 @@ mod token_file;
 use std::fmt;
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crate::url::RdmaDevice;
@@ -368,15 +368,34 @@ pub struct ServerHandle {
     url: Url,
 }
 
-/// The limit of a node on the memory that its table takes: when it is dropped, the one before holds again.
+/// The limit of a running node on the memory that its table takes. The least one of a store's nodes holds.
 struct MemoryLimit {
+    store: Arc<Inner>,
     region: ShmRegion,
-    before: u64,
+    bytes: u64,
+}
+
+impl MemoryLimit {
+    fn new(store: &Arc<Inner>, region: &ShmRegion, bytes: u64) -> MemoryLimit {
+        let limit = MemoryLimit { store: Arc::clone(store), region: region.clone(), bytes };
+        limit.change(|limits| limits.push(bytes));
+        limit
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Vec<u64>)) {
+        let mut limits = self.store.memory_limits.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut limits);
+        self.region.limit_memory(limits.iter().copied().min().unwrap_or(u64::MAX));
+    }
 }
 
 impl Drop for MemoryLimit {
     fn drop(&mut self) {
-        self.region.limit_memory(self.before);
+        self.change(|limits| {
+            if let Some(own) = limits.iter().position(|bytes| *bytes == self.bytes) {
+                limits.swap_remove(own);
+            }
+        });
     }
 }
 
@@ -426,8 +445,6 @@ impl Store {
                 what: "it grows, and memory cannot be reserved for it by a node that may only read it",
             }));
         }
-        let limit =
-            options.max_memory.map(|bytes| MemoryLimit { before: region.limit_memory(bytes), region: region.clone() });
         let (region_id, atomic_write_unit) = memory(inner, &region)?;
         let grant = match inner.options.access {
             Access::ReadWrite => Grant::ReadWrite,
@@ -448,6 +465,7 @@ impl Store {
             }
         };
         let Running { node, count } = running.map_err(failed)?;
+        let limit = options.max_memory.map(|bytes| MemoryLimit::new(inner, &region, bytes));
         Ok(ServerHandle { node, locks, _limit: limit, region, count, url: inner.url.clone() })
     }
 
@@ -561,7 +579,7 @@ impl ServerHandle {
     }
 
     /// Replaces the accepted tokens and certificates by those in `options`; its other settings are ignored. Open
-    /// sessions continue, whatever they authenticated with.
+    /// sessions continue, whatever they authenticated with; connections without one are closed, and connect again.
     ///
     /// # Errors
     /// `Serve` if a node that other machines reach would accept everyone. Nothing was changed.

@@ -370,7 +370,7 @@ impl Sessions {
     }
 
     /// Same as [`Sessions::after`], for a task: a thread reconnects, for all tasks that wait. `ticket` is the number of
-    /// reconnections that had finished when this task began to wait.
+    /// reconnections that had finished when this task last looked.
     fn poll_after(
         self: &Arc<Self>,
         remote: &Remote,

@@ -68,7 +68,7 @@ impl Inner {
         if let Some(store) = successor.store.as_ref().filter(|store| !store.inner.must_follow()) {
             return Ok(store.clone());
         }
-        if successor.failed.is_some_and(|failed| failed >= began) {
+        if successor.failed.is_some_and(|failed| failed > began) {
             return Err(self.without_successor());
         }
         let opened = Store::open_url(&self.url, &self.options);
