@@ -191,7 +191,8 @@ fn require_memory<'p>(
     let Some(free_bytes) = available_bytes() else { return Ok(true) };
     match needed(copies, 1) {
         needed_bytes if needed_bytes > free_bytes => Err(LabError::Memory { needed_bytes, free_bytes }),
-        _ => Ok(needed(threads, threads) <= free_bytes),
+        // The other half is for what the runs themselves need.
+        _ => Ok(needed(threads, threads) <= free_bytes / 2),
     }
 }
 
@@ -291,7 +292,8 @@ impl<'j> Schedule<'j> {
         }
     }
 
-    /// Returns what to do next, perhaps after another thread has done something; nothing if all has been begun.
+    /// Returns what to do next, perhaps after another thread has done something; nothing if all has ended, or the run is
+    /// stopped.
     fn next(&self) -> Option<(Next, Busy<'_, 'j>)> {
         let mut state = self.state();
         loop {
