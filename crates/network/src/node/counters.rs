@@ -111,7 +111,8 @@ counters! {
     /// in common.
     RefusedHandshake refused_handshake,
     /// Connections without a session that were closed to make room for another: from the same address, which had as
-    /// many as it may have, or because there were as many in all as there may be.
+    /// many as it may have, or because there were as many in all as there may be; or because the access control had been
+    /// replaced.
     ConnectionsShed connections_shed,
     /// 1 if bytes of the region were lost: then the node has stopped, or is about to.
     MemoryLost memory_lost,

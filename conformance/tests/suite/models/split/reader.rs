@@ -239,7 +239,7 @@ impl Split {
         false
     }
 
-    /// A scan that takes a table for stable once a sweep over all trailers finds no change. [R-SCAN-1] [R-GROW-14]
+    /// A scan that takes a table for stable once a sweep over all rows finds no change. [R-SCAN-1] [R-GROW-14]
     pub fn scan(&self, state: &State) -> Vec<State> {
         let Some(scan) = state.scan.as_ref().filter(|scan| !scan.is_done) else { return Vec::new() };
         let mut next = state.clone();

@@ -129,7 +129,7 @@ fn metrics(counters: &NodeCounters, started_unix_s: f64) -> String {
     text.counter("guira_received_bytes_total", "Bytes that clients sent.", counters.bytes_in);
     text.counter("guira_sent_bytes_total", "Bytes that were sent to clients.", counters.bytes_out);
     text.counter("guira_connections_accepted_total", "Connections accepted.", counters.connections_accepted);
-    let help = "Connections without a session that were closed to accept another.";
+    let help = "Connections without a session that were closed to accept another, or for other tokens.";
     text.counter("guira_connections_shed_total", help, counters.connections_shed);
     let help = "Failures to accept a connection, usually because of too many open files.";
     text.counter("guira_accept_errors_total", help, counters.accept_errors);
