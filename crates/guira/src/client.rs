@@ -103,6 +103,18 @@ impl Client {
         }
     }
 
+    /// Goes on with the table's successor if the table is known to be gone. [R-OPEN-3]
+    #[inline(always)]
+    fn follow_if_gone(&mut self) -> Result<(), Error> {
+        if self.0.binding.must_follow { self.follow() } else { Ok(()) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn follow(&mut self) -> Result<(), Error> {
+        block_on(self.0.follow())
+    }
+
     #[inline(never)]
     fn change_slow(&mut self, key: &[u8], request: Request<'_>, begun: Option<Begun>) -> Result<Outcome, Error> {
         block_on(self.0.change_slow(key, request, begun))
@@ -151,7 +163,8 @@ impl Client {
     }
 
     fn swap(&mut self, key: &[u8], expected: Expected<'_>, value: &[u8]) -> Result<Swap, Error> {
-        let expected = block_on(self.0.expected(expected, Operation::CompareAndSwap))?;
+        self.follow_if_gone()?;
+        let expected = self.0.expected(expected, Operation::CompareAndSwap)?;
         Ok(Swap::of(self.change(key, Request::Swap(expected, value))?))
     }
 
@@ -165,7 +178,8 @@ impl Client {
     }
 
     fn remove_if(&mut self, key: &[u8], expected: Expected<'_>) -> Result<Swap, Error> {
-        let expected = block_on(self.0.expected(expected, Operation::CompareAndRemove))?;
+        self.follow_if_gone()?;
+        let expected = self.0.expected(expected, Operation::CompareAndRemove)?;
         Ok(Swap::of(self.change(key, Request::RemoveIf(expected))?))
     }
 
@@ -195,7 +209,7 @@ impl Client {
     /// # }
     /// ```
     pub fn increment(&mut self, key: &[u8], by: u64) -> Result<u64, Error> {
-        block_on(self.0.follow_if_gone())?;
+        self.follow_if_gone()?;
         if !self.0.is_number_in_row(key) {
             return block_on(self.0.increment_in_extent(key, by));
         }

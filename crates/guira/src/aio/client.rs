@@ -393,7 +393,8 @@ impl Client {
         expected: impl Into<Expected<'e>>,
         value: &[u8],
     ) -> Result<Swap, Error> {
-        let expected = self.expected(expected.into(), Operation::CompareAndSwap).await?;
+        self.follow_if_gone().await?;
+        let expected = self.expected(expected.into(), Operation::CompareAndSwap)?;
         Ok(Swap::of(self.change(key, Request::Swap(expected, value)).await?))
     }
 
@@ -407,7 +408,8 @@ impl Client {
         key: &[u8],
         expected: impl Into<Expected<'e>>,
     ) -> Result<Swap, Error> {
-        let expected = self.expected(expected.into(), Operation::CompareAndRemove).await?;
+        self.follow_if_gone().await?;
+        let expected = self.expected(expected.into(), Operation::CompareAndRemove)?;
         Ok(Swap::of(self.change(key, Request::RemoveIf(expected)).await?))
     }
 
@@ -444,14 +446,13 @@ impl Client {
         results
     }
 
-    /// Converts `expected`, whose token must be of the table that the operation goes on with.
-    #[inline(always)]
-    pub(crate) async fn expected<'e>(
-        &mut self,
+    /// Converts `expected`, whose token must be of this table: after [`Client::follow_if_gone`].
+    #[inline]
+    pub(crate) fn expected<'e>(
+        &self,
         expected: Expected<'e>,
         operation: Operation,
     ) -> Result<guira_rcuckoo::Expected<'e>, Error> {
-        self.follow_if_gone().await?;
         expected.of(self.client.table(), operation)
     }
 
