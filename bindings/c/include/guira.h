@@ -737,8 +737,8 @@ int guira_put_many(struct guira_client *client, struct guira_put_item *items, si
  * next call; each may be null. They are written if the call returns 1.
  *
  * Returns 1, 0 at the end of the table, or a negative code: GUIRA_CORRUPT, GUIRA_BUSY, GUIRA_GONE, GUIRA_FENCED,
- * GUIRA_FABRIC, GUIRA_MISUSE. Nothing was changed. After an error the scan is at its end. It allocates memory for each key. Round
- * trips: 1 for each row, 1 more for each value in an extent.
+ * GUIRA_FABRIC, GUIRA_MISUSE. Nothing was changed. After an error the scan is at its end. It allocates memory for each
+ * key. Round trips: 1 for each row, 1 more for each value in an extent.
  */
 int guira_scan_next(struct guira_scan *scan,
                     const void **key,

@@ -24,8 +24,8 @@ impl AsRef<Handle<(guira::Scan, Item)>> for Scan {
 /// next call; each may be null. They are written if the call returns 1.
 ///
 /// Returns 1, 0 at the end of the table, or a negative code: GUIRA_CORRUPT, GUIRA_BUSY, GUIRA_GONE, GUIRA_FENCED,
-/// GUIRA_FABRIC, GUIRA_MISUSE. Nothing was changed. After an error the scan is at its end. It allocates memory for each key. Round
-/// trips: 1 for each row, 1 more for each value in an extent.
+/// GUIRA_FABRIC, GUIRA_MISUSE. Nothing was changed. After an error the scan is at its end. It allocates memory for each
+/// key. Round trips: 1 for each row, 1 more for each value in an extent.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn guira_scan_next(
     scan: *mut Scan,

@@ -551,9 +551,9 @@ impl OpenOptions {
     }
 
     /// Sets how long an operation that has lost its connection to the memory node (`tcp://`, `rdma://`) tries to get
-    /// another one, before it fails with the reason why there is none; default 10 s. The same goes for [`crate::Store::client`],
-    /// [`crate::aio::Store::client`], and the calls of an open store that only read: `stat`, `check`, `len_estimate`,
-    /// `is_destroyed`. Zero makes one attempt. After a failure the next operation tries again. Source: R-SESSION-1.
+    /// another one, before it fails with the reason why there is none; default 10 s. The same goes for
+    /// [`crate::Store::client`], [`crate::aio::Store::client`], and the calls of an open store that only read: `stat`,
+    /// `check`, `len_estimate`, `is_destroyed`. Zero makes one attempt. After a failure the next operation tries again. Source: R-SESSION-1.
     #[must_use]
     pub fn reconnect_timeout(mut self, timeout: Duration) -> OpenOptions {
         self.reconnect_timeout = timeout;

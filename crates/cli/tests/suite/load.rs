@@ -84,11 +84,17 @@ fn the_advised_size_is_enough_for_the_rest() {
     guira(&["destroy", url]).expect(0);
 }
 
+/// Returns a file of large records.
+fn large_file(count: u32) -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), large_records(count)).expect("there is room");
+    file
+}
+
 #[test]
 fn a_load_creates_a_table_for_its_file() {
     let table = Table::unused("created");
-    let file = tempfile::NamedTempFile::new().expect("a file");
-    std::fs::write(file.path(), large_records(16_000)).expect("there is room");
+    let file = large_file(16_000);
     let path = file.path().to_str().expect("UTF-8");
     let piped = guira(&["load", table.url(), "-", "--create"]).expect(2);
     assert!(piped.stderr.contains("create it before"), "{}", piped.stderr);
@@ -113,8 +119,7 @@ fn a_load_creates_a_table_for_its_file() {
 #[test]
 fn a_load_whose_answer_nobody_reads_keeps_the_table_that_it_created() {
     let table = Table::unused("unread");
-    let file = tempfile::NamedTempFile::new().expect("a file");
-    std::fs::write(file.path(), large_records(100)).expect("there is room");
+    let file = large_file(100);
     let path = file.path().to_str().expect("UTF-8");
     let mut child = command(&["load", table.url(), path, "--create"]).spawn().expect("the program");
     drop((child.stdout.take(), child.stderr.take()));
@@ -126,8 +131,7 @@ fn a_load_whose_answer_nobody_reads_keeps_the_table_that_it_created() {
 #[test]
 fn loads_that_create_the_same_table_share_it() {
     let table = Table::unused("shared");
-    let file = tempfile::NamedTempFile::new().expect("a file");
-    std::fs::write(file.path(), large_records(5_000)).expect("there is room");
+    let file = large_file(5_000);
     let path = file.path().to_str().expect("UTF-8");
     let loads: Vec<_> =
         (0..3).map(|_| command(&["load", table.url(), path, "--create"]).spawn().expect("the program")).collect();

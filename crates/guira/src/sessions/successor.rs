@@ -138,7 +138,7 @@ mod tests {
     use super::*;
     use crate::CreateOptions;
 
-    /// Those that waited while an attempt to open the successor failed make none of their own.
+    /// A failed attempt to open the successor is that of all who waited meanwhile: they make none of their own.
     #[test]
     fn a_failed_attempt_is_that_of_all_who_waited() {
         let url: crate::Url = format!("shm://{}", guira_testing::unique_name()).parse().unwrap();

@@ -218,8 +218,8 @@ impl ConnectOptions {
     }
 
     /// Sets how long connecting may take, for all addresses of the host, TLS, the greeting and further attempts
-    /// together (name resolution is not counted). At least 1 ms, at most 14 days. A connection that ends before the node has answered
-    /// the Hello is attempted again, because a node with too many connections closes some of them.
+    /// together (name resolution is not counted). At least 1 ms, at most 14 days. A connection that ends before the node
+    /// has answered the Hello is attempted again, because a node with too many connections closes some of them.
     #[must_use]
     pub fn with_connect_timeout(mut self, timeout: Duration) -> ConnectOptions {
         self.connect_timeout = limited(timeout);

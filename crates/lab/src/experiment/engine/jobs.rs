@@ -239,7 +239,7 @@ struct State {
 struct Group {
     /// The first of them.
     first: usize,
-    /// Those that no thread has taken.
+    /// The experiments that no thread has taken.
     left: VecDeque<usize>,
     table: GroupTable,
 }
@@ -251,7 +251,7 @@ enum GroupTable {
     Filled(Arc<Table>),
 }
 
-/// What a thread does next.
+/// The next step of a thread.
 enum Next {
     Fill(usize),
     Measure(usize, Arc<Table>),
