@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use guira_conformance::{Bench, Sampling, StepPoint, SteppedLane};
 use guira_fabric::{Profile, Region};
-use guira_layout::Preset;
+use guira_layout::{Preset, Rules, TableConfig};
 use guira_rcuckoo::{Change, ClientConfig, ErrorKind, Outcome};
 
 fn key(i: u64) -> [u8; 8] {
@@ -19,7 +19,10 @@ fn key(i: u64) -> [u8; 8] {
 
 /// Creates a table with room for one more entry, and a key that can have it if others are moved.
 fn nearly_full() -> (Bench, [u8; 8]) {
-    let bench = Bench::of_rows(Preset::Tiny, "fixed:8:8", 64, Profile::Shm, 11);
+    let config = Bench::of_rows(Preset::Tiny, "fixed:8:8", 64, Profile::Shm, 11).table.config().clone();
+    // By a map of full rows, the search would go on under the locks.
+    let rules = Rules { map_full_rows: false, ..config.rules };
+    let bench = Bench::of_config(TableConfig { rules, ..config }, Profile::Shm, 11);
     let mut filler = bench.client(0);
     let mut stored = Vec::new();
     for i in 0..4 * bench.table.config().max_entries() {

@@ -29,7 +29,7 @@ fn unknown_rules_and_reserved_words_are_refused() {
     let config = Preset::Hardened.config(&options).unwrap();
     let mut words = Superblock { incarnation: 1, table: 2, secret: Secret([3; 4]), config }.encode();
     assert_eq!((words.len(), fingerprint(&words)), (SUPERBLOCK_WORDS, words[4]));
-    for (word, bit) in [(22, 3), (22, 63), (5, 32), (6, 17), (7, 63)] {
+    for (word, bit) in [(22, 4), (22, 63), (5, 32), (6, 17), (7, 63)] {
         words[word] ^= 1 << bit;
         words[4] = fingerprint(&words);
         let found = words[word];

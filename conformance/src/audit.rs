@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use guira_fabric::memory::Ordering;
 use guira_fabric::{Addr, Profile, Region, Space, WORD_BYTES};
-use guira_layout::{ChunkState, ChunkWord, EntryKind, ExtentRef, RowId, parse_extent};
+use guira_layout::{ChunkState, ChunkWord, EntryKind, ExtentRef, ROWS_OF_FULL_WORD, RowId, parse_extent};
 use guira_rcuckoo::slots;
 
 use crate::{Bench, block_on};
@@ -62,6 +62,29 @@ impl Bench {
             }
         }
         Ok(contents)
+    }
+
+    /// Returns the address of the word of the map of full rows in which the bit of `row` is, and the bit; `None` if the
+    /// table has no such map.
+    pub fn full_bit(&self, row: RowId) -> Option<(Addr, u64)> {
+        let (geometry, word) = (self.table.geometry(), row.0 / ROWS_OF_FULL_WORD);
+        (word < geometry.full_rows_words()).then(|| (geometry.full_rows_word(word), 1 << (row.0 % ROWS_OF_FULL_WORD)))
+    }
+
+    /// Checks that the map of full rows, if the table has one, says of each row what is true of it. [R-INSERT-7]
+    ///
+    /// # Errors
+    /// The first row of which it does not.
+    pub fn audit_full_rows(&self) -> Result<(), String> {
+        for row in (0..self.table.config().rows).map(RowId) {
+            let Some((word, bit)) = self.full_bit(row) else { return Ok(()) };
+            let is_full = self.table.rows().free_entry(&self.row_words(row)).is_none();
+            let is_noted = self.words_at(word, 1)[0] & bit != 0;
+            if is_noted != is_full {
+                return Err(format!("{row} is full: {is_full}; the map says {is_noted}"));
+            }
+        }
+        Ok(())
     }
 
     fn entry(&self, row: RowId, words: &[u64], slot: usize) -> Result<(u64, Vec<u8>, Vec<u8>), String> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use guira_fabric::heap::{HeapLane, HeapRegion};
 use guira_fabric::memory::Ordering;
 use guira_fabric::{Caps, Lane, LocalLane, Profile, Region, SlotHold, Traffic};
-use guira_layout::{Geometry, Preset, PresetOptions, Secret, Superblock, TableConfig};
+use guira_layout::{Geometry, Preset, PresetOptions, Rules, Secret, Superblock, TableConfig};
 use guira_rcuckoo::{
     Begun, Change, Changed, Client, ClientConfig, Continuation, Error, Expected, NewValue, Observer, Outcome, RowList,
     RowPredictor, SlotClient, Table, Token, claim_slot, format_table,
@@ -25,7 +25,8 @@ const EAGER_POLLS: u32 = 5_000;
 /// # Panics
 /// If no table can have these parameters.
 pub fn divided(config: TableConfig, segments: u64) -> TableConfig {
-    let config = TableConfig { rows: 64 * segments, segment_rows: Some(64), ..config };
+    let rules = Rules { map_full_rows: false, ..config.rules };
+    let config = TableConfig { rows: 64 * segments, segment_rows: Some(64), rules, ..config };
     config.check().expect("valid parameters");
     config
 }
@@ -42,6 +43,7 @@ pub fn growing(config: TableConfig, initial: u32, most: u64) -> TableConfig {
         initial_segments: Some(initial),
         initial_chunks: Some(config.chunks / 4).filter(|chunks| *chunks > 0),
         physical_locks: config.physical_locks * most.min(4),
+        rules: Rules { map_full_rows: false, ..config.rules },
         ..config
     };
     config.check().expect("valid parameters");

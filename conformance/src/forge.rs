@@ -88,5 +88,17 @@ impl Bench {
         }
         rows.finish(row, &mut words);
         self.store(self.table.geometry().row(row), &words);
+        if let Some((word, bit)) = self.full_bit(row)
+            && rows.free_entry(&words).is_none()
+        {
+            let known = self.words_at(word, 1)[0];
+            self.store(word, &[known | bit]);
+        }
+    }
+
+    /// Overwrites the map of full rows with `word`, repeated.
+    pub fn store_full_rows(&self, word: u64) {
+        let geometry = self.table.geometry();
+        (0..geometry.full_rows_words()).for_each(|index| self.store(geometry.full_rows_word(index), &[word]));
     }
 }

@@ -40,6 +40,7 @@ enum Place {
     Retirement,
     Lease,
     Map,
+    FullRows,
     Row,
     Trailer,
     ChunkWord,
@@ -58,6 +59,7 @@ impl Place {
             Place::Retirement => "retirement",
             Place::Lease => "lease",
             Place::Map => "map",
+            Place::FullRows => "full rows",
             Place::Row => "row",
             Place::Trailer => "trailer",
             Place::ChunkWord => "chunk word",
@@ -288,6 +290,9 @@ impl Examiner {
         if begins(geometry.row(RowId(0))) {
             let word = (at - geometry.row(RowId(0)).offset()) / WORD_BYTES % table.rows().row_words() as u64;
             return if word < table.rows().trailer_word() as u64 { Place::Row } else { Place::Trailer };
+        }
+        if geometry.full_rows_words() > 0 && begins(geometry.full_rows_word(0)) {
+            return Place::FullRows;
         }
         if config.grows() && begins(geometry.map_word(0)) {
             return Place::Map;

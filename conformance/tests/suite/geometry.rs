@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use guira_conformance::Bench;
 use guira_fabric::{Profile, Region, SplitMix64};
-use guira_layout::{ChecksumKind, LockMask, OffsetRule, Preset, PresetOptions, RowId, Segments, TableConfig};
+use guira_layout::{ChecksumKind, LockMask, OffsetRule, Preset, PresetOptions, RowId, Rules, Segments, TableConfig};
 use guira_rcuckoo::{Change, ClientConfig, InsertRow, NewValue, Outcome, SearchRoots, Synchronize};
 
 fn config(rng: &mut SplitMix64, seed: u64) -> TableConfig {
@@ -53,6 +53,7 @@ fn divide(config: &mut TableConfig, rng: &mut SplitMix64) {
     let divided = sizes.map(|size| TableConfig {
         segment_rows: Some(size),
         offsets: config.offsets.map(|offset| offset.min(size.into())),
+        rules: Rules { map_full_rows: false, ..config.rules },
         ..config.clone()
     });
     let valid: Vec<TableConfig> = divided.filter(|config| config.check().is_ok()).collect();

@@ -10,7 +10,7 @@ use std::time::Duration;
 use guira_conformance::{
     AnyLane, Bench, BenchNode, Model, Observed, Op, ProxyFaults, RdmaDevices, TestClient, divided, growing,
 };
-use guira_fabric::{Profile, Region, SplitMix64};
+use guira_fabric::{Lane, MaskedCas, Profile, Region, SplitMix64};
 use guira_layout::{EntryFormat, MAX_KEY_BYTES, MAX_VALUE_BYTES, Preset, PresetOptions};
 use guira_rcuckoo::{Change, Error, ErrorKind, NewValue, Outcome};
 
@@ -153,6 +153,9 @@ impl Case {
             assert_eq!(clients[0].apply(&get), Ok(model.apply(&get)), "{get:x?}");
         }
         assert_eq!(bench.audit(), Ok(model.0), "{self:?}");
+        if lane().caps().masked_cas != MaskedCas::CasLoop {
+            assert_eq!(bench.audit_full_rows(), Ok(()), "{self:?}");
+        }
         if let Some(node) = node {
             let ([pieces, delays, _], batches) = (node.proxy_counts(), node.counters().batches);
             match self.backend {

@@ -1,5 +1,6 @@
-//! Inserts whose rows are full, and that look for room under the locks that they hold, and then elsewhere: their round
-//! trips, what stops them, deaths at every step, and two of them at once. [R-INSERT-6]
+//! Inserts whose rows are full, and that look for room with their locks held, by the map of full rows or without it, and
+//! then elsewhere: their round trips, what stops them, deaths at every step, and two of them at once. [R-INSERT-6]
+//! [R-INSERT-7]
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -10,8 +11,8 @@ use guira_conformance::{
 };
 use guira_fabric::heap::Next;
 use guira_fabric::memory::Ordering;
-use guira_fabric::{Lane, Profile, Region};
-use guira_layout::{LockMask, OwnerId, Preset, PresetOptions, RowId};
+use guira_fabric::{Lane, Profile, Region, Traffic};
+use guira_layout::{LockMask, OwnerId, Preset, PresetOptions, RowId, Rules, TableConfig};
 use guira_rcuckoo::{Change, ClientConfig, Error, ErrorKind, NewValue, Outcome};
 
 use guira_conformance::crowded::{operate, value_of};
@@ -37,21 +38,29 @@ struct Fixture {
     moved: [[u8; 8]; 2],
     /// Missing keys with the same rows: `HOME` and another full one, mostly under the same lock.
     crowded: [[u8; 8]; 2],
+    /// Missing keys that fill `away`.
+    fillers: Vec<[u8; 8]>,
 }
 
 impl Fixture {
-    /// Creates the table; with `spare`, an entry of `HOME` can move to that row as well.
-    fn new(away: RowId, spare: Option<RowId>) -> Fixture {
-        Fixture::whose_second(away, spare, |own_lock, _| own_lock)
+    /// Creates the table, with a map of full rows or without; with `spare`, an entry of `HOME` can move to that row as
+    /// well.
+    fn new(away: RowId, spare: Option<RowId>, map_full_rows: bool) -> Fixture {
+        Fixture::whose_second(away, spare, map_full_rows, |own_lock, _| own_lock)
     }
 
     /// Creates a table whose row with room lies between the rows of the missing keys, under neither's lock.
-    fn around(away: RowId) -> Fixture {
-        Fixture::whose_second(away, None, |own_lock, row| !own_lock && row.0 > away.0 + 16)
+    fn around(away: RowId, map_full_rows: bool) -> Fixture {
+        Fixture::whose_second(away, None, map_full_rows, |own_lock, row| !own_lock && row.0 > away.0 + 16)
     }
 
     /// Creates the table. `suits_second` is told whether a row is under the lock of `HOME`, and the row.
-    fn whose_second(away: RowId, spare: Option<RowId>, suits_second: impl Fn(bool, RowId) -> bool) -> Fixture {
+    fn whose_second(
+        away: RowId,
+        spare: Option<RowId>,
+        map_full_rows: bool,
+        suits_second: impl Fn(bool, RowId) -> bool,
+    ) -> Fixture {
         let options = PresetOptions {
             capacity: 1,
             format: "fixed:8:8".parse().expect("a valid format"),
@@ -61,6 +70,7 @@ impl Fixture {
             device_bytes: u64::MAX,
         };
         let config = Preset::Hardened.config_of_rows(ROWS, &options).expect("valid parameters");
+        let config = TableConfig { rules: Rules { map_full_rows, ..config.rules }, ..config };
         let bench = Bench::of_config(config, Profile::Tcp, SEED);
         let (locks, mut keys) = (bench.table.locks(), KeyFinder::new(&bench.table, 400_000));
         let is_other_lock = |row: RowId| locks.lock_of(row) != locks.lock_of(HOME);
@@ -85,7 +95,9 @@ impl Fixture {
             let entries: Vec<(&[u8], &[u8])> = entries.iter().zip(&values).map(|(k, v)| (&k[..], &v[..])).collect();
             bench.fill_row(row, &entries);
         }
-        Fixture { bench, away, moved, crowded }
+        let entries = bench.table.rows().entries();
+        let fillers = (0..entries).map(|_| keys.take_any(|a, _| a == away).expect("a key of this row").0).collect();
+        Fixture { bench, away, moved, crowded, fillers }
     }
 
     fn contents(&self) -> BTreeMap<Vec<u8>, Vec<u8>> {
@@ -111,21 +123,17 @@ fn quiet(bench: &Bench) -> SteppedLane {
     SteppedLane::new(&bench.region, Sampling::Descending, Box::new(|_| ()))
 }
 
-/// [R-INSERT-6] An insert whose rows are full takes three round trips if an entry can move to a row under the locks
-/// that it holds, and six if the first search elsewhere finds room; nothing else of the table changes.
+/// [R-INSERT-6] Without a map of full rows, an insert whose rows are full takes three round trips if an entry can move
+/// to a row under the locks that it holds, and six if the first search elsewhere finds room; nothing else of the table
+/// changes.
 #[test]
 fn room_near_the_rows_costs_one_more_round_trip() {
     for away in [NEAR, FAR] {
-        let fixture = Fixture::new(away, None);
+        let fixture = Fixture::new(away, None, false);
         for profile in Profile::ALL {
             let bench = fixture.bench.fork().under(profile);
-            let mut client = client(&bench, 0, quiet(&bench));
-            let (key, value) = (fixture.crowded[0], value_of(&fixture.crowded[0], 1));
-            let (changed, traffic) = client.traffic_of(|client| client.put(&key, &value).unwrap());
-            assert_eq!(changed.outcome, Outcome::Inserted);
-            assert_eq!(client.client.counters().moves, 1, "{profile} {away}");
+            let (traffic, searches) = insert_crowded(&fixture, &bench);
             if SAMPLING.contains(&profile) {
-                let searches = client.client.counters().sampled_searches;
                 let (atomics, reads) = ((traffic.verbs.swaps, traffic.verbs.adds), traffic.verbs.reads);
                 if away == NEAR {
                     // Both rows, and the rows between them or as far as `away`.
@@ -134,11 +142,73 @@ fn room_near_the_rows_costs_one_more_round_trip() {
                     assert_eq!((traffic.round_trips, searches, atomics), (6, 1, (3, 3)), "{profile}");
                 }
             }
-            let mut expected = fixture.contents();
-            expected.insert(key.to_vec(), value.to_vec());
-            assert_eq!(bench.audit(), Ok(expected), "{profile} {away}");
         }
     }
+}
+
+/// [R-INSERT-7] By a map of full rows, an insert whose rows are full takes four round trips, wherever the row with room
+/// is, and samples no other row.
+#[test]
+fn room_by_the_map_costs_two_more_round_trips() {
+    for away in [NEAR, FAR] {
+        let fixture = Fixture::new(away, None, true);
+        for profile in Profile::ALL {
+            let bench = fixture.bench.fork().under(profile);
+            let (traffic, searches) = insert_crowded(&fixture, &bench);
+            if SAMPLING.contains(&profile) {
+                let (atomics, reads) = ((traffic.verbs.swaps, traffic.verbs.adds), traffic.verbs.reads);
+                // Both rows, the map, and the row with room.
+                let locks = if away == NEAR { 1 } else { 2 };
+                assert_eq!((traffic.round_trips, searches, atomics, reads), (4, 0, (locks, locks), 4), "{profile}");
+            }
+        }
+    }
+}
+
+/// [R-INSERT-7] An insert finds room if the map of full rows is wrong. It corrects the map where it was misled, and does
+/// not search elsewhere for that.
+#[test]
+fn a_wrong_map_is_corrected() {
+    let spare = RowId(FAR.0 + 2);
+    let fixture = Fixture::new(FAR, Some(spare), true);
+    let fillers = fixture.fillers.iter().map(|key| (&key[..], &key[..])).collect::<Vec<_>>();
+    for profile in SAMPLING {
+        let bench = fixture.bench.fork().under(profile);
+        bench.fill_row(fixture.away, &fillers);
+        bench.store_full_rows(0);
+        let (traffic, searches) = insert_crowded(&fixture, &bench);
+        // The first path leads to the full row, and the second one to the row with room.
+        assert_eq!((traffic.round_trips, searches), (5, 0), "{profile}");
+        let (word, bit) = bench.full_bit(fixture.away).expect("there is a map");
+        assert_eq!(bench.words_at(word, 1), [bit], "{profile}");
+    }
+}
+
+/// [R-INSERT-7] A row with room of which the map says that it is full is found nevertheless.
+#[test]
+fn room_that_the_map_denies_is_found() {
+    for away in [NEAR, FAR] {
+        let fixture = Fixture::new(away, None, true);
+        for profile in SAMPLING {
+            let bench = fixture.bench.fork().under(profile);
+            bench.store_full_rows(!0);
+            insert_crowded(&fixture, &bench);
+        }
+    }
+}
+
+/// Inserts a crowded key, which moves one entry. Returns the traffic, and how many searches sampled rows without locks.
+fn insert_crowded(fixture: &Fixture, bench: &Bench) -> (Traffic, u64) {
+    let mut client = client(bench, 0, quiet(bench));
+    let (key, value) = (fixture.crowded[0], value_of(&fixture.crowded[0], 1));
+    let mut expected = bench.audit().expect("a table in order");
+    expected.insert(key.to_vec(), value.to_vec());
+    let (changed, traffic) = client.traffic_of(|client| client.put(&key, &value).expect("room for one key"));
+    assert_eq!(changed.outcome, Outcome::Inserted);
+    let (profile, away) = (bench.region.caps(), fixture.away);
+    assert_eq!(bench.audit(), Ok(expected), "{profile:?} {away}");
+    assert_eq!(client.client.counters().moves, 1, "{profile:?} {away}");
+    (traffic, client.client.counters().sampled_searches)
 }
 
 /// [R-INSERT-5] [R-INSERT-6] A table is found full by sampling no row twice but those of the key: what was sampled
@@ -179,8 +249,8 @@ fn a_search_goes_on_from_the_rows_under_the_locks() {
 #[test]
 fn a_damaged_row_is_in_nobodys_way() {
     let spare = RowId(HOME.0 + 9);
-    let fixture = Fixture::new(NEAR, Some(spare));
-    for profile in SAMPLING {
+    for (profile, map_full_rows) in [(Profile::Tcp, false), (Profile::Mlx5, false), (Profile::Tcp, true)] {
+        let fixture = Fixture::new(NEAR, Some(spare), map_full_rows);
         let bench = fixture.bench.fork().under(profile);
         let mut damaged = bench.row_words(NEAR);
         damaged[0] ^= 1 << 40;
@@ -199,8 +269,8 @@ fn a_damaged_row_is_in_nobodys_way() {
 /// while it waits for that lock.
 #[test]
 fn a_lock_of_the_path_that_is_taken_is_waited_for_without_others() {
-    let fixture = Fixture::new(FAR, None);
-    for profile in SAMPLING {
+    for (profile, map_full_rows) in [(Profile::Tcp, false), (Profile::Mlx5, false), (Profile::Mlx5, true)] {
+        let fixture = Fixture::new(FAR, None, map_full_rows);
         let bench = fixture.bench.fork().under(profile);
         let lock = fixture.lock(fixture.away);
         let held = bench.table.locks().held(STRANGER, lock.mask);
@@ -226,8 +296,8 @@ fn a_lock_of_the_path_that_is_taken_is_waited_for_without_others() {
 /// [R-INSERT-3] A covering READ fetches rows whose locks the client does not hold. It moves no entry there.
 #[test]
 fn a_row_in_a_gap_is_used_only_under_its_lock() {
-    let fixture = Fixture::around(FAR);
-    for profile in Profile::ALL {
+    let fixtures = [false, true].map(|map_full_rows| Fixture::around(FAR, map_full_rows));
+    for (fixture, profile) in fixtures.iter().flat_map(|fixture| Profile::ALL.map(|profile| (fixture, profile))) {
         let bench = fixture.bench.fork().under(profile);
         let lock = fixture.lock(fixture.away);
         let held = bench.table.locks().held(STRANGER, lock.mask);
@@ -246,8 +316,8 @@ fn a_row_in_a_gap_is_used_only_under_its_lock() {
 /// client that needs its locks recovers it, and the key was inserted or not.
 #[test]
 fn deaths_at_every_step_are_recovered() {
-    for away in [NEAR, FAR] {
-        let fixture = Fixture::new(away, None);
+    for (away, map_full_rows) in [(NEAR, false), (FAR, false), (NEAR, true), (FAR, true)] {
+        let fixture = Fixture::new(away, None, map_full_rows);
         for profile in SAMPLING {
             let memories = memories_of_insert(&fixture, profile);
             assert!(memories.len() > 20, "{profile}: {} steps", memories.len());
@@ -289,7 +359,7 @@ fn memories_of_insert(fixture: &Fixture, profile: Profile) -> Vec<Vec<u64>> {
     let mut client = bench.client(0).through(bench.region.lane().hooked(Box::new(hook)));
     let key = fixture.crowded[0];
     client.put(&key, &value_of(&key, 1)).expect("room for one key");
-    let searches = if fixture.away == NEAR { 0 } else { 1 };
+    let searches = if fixture.away == NEAR || bench.table.config().rules.map_full_rows { 0 } else { 1 };
     assert_eq!(client.client.counters().sampled_searches, searches, "{profile}");
     std::mem::take(&mut *memories.lock().expect("no thread panics while it holds the lock"))
 }
@@ -298,8 +368,8 @@ fn memories_of_insert(fixture: &Fixture, profile: Profile) -> Vec<Vec<u64>> {
 /// and as one after the other.
 #[test]
 fn two_inserts_move_entries_at_once() {
-    for away in [NEAR, FAR] {
-        let fixture = Fixture::new(away, None);
+    for (away, map_full_rows) in [(NEAR, false), (FAR, false), (NEAR, true), (FAR, true)] {
+        let fixture = Fixture::new(away, None, map_full_rows);
         let before = Model(fixture.contents());
         let put = |key: &[u8; 8], writer| Op::Put(key.to_vec(), value_of(key, writer).to_vec());
         let [first, second] = fixture.crowded;

@@ -176,6 +176,8 @@ pub struct Rules {
     pub lock_both_rows: bool,
     /// Whether a miss is returned only after the trailers were sampled again.
     pub validate_misses: bool,
+    /// Whether the table has a map of its full rows. [R-INSERT-7]
+    pub map_full_rows: bool,
 }
 
 /// Parameters of a table.
@@ -388,6 +390,9 @@ impl TableConfig {
         self.check_initial_segments(self.rows / u64::from(rows))?;
         if !self.rules.commit_records || !self.rules.lock_both_rows || self.repair_regions > 0 || self.lock_bits == 1 {
             return segment("none: only tables whose clients leave redo records are divided into segments");
+        }
+        if self.rules.map_full_rows {
+            return segment("none: a table with a map of its full rows is not divided into segments");
         }
         Ok(())
     }

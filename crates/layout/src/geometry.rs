@@ -10,8 +10,11 @@ use crate::{ConfigError, LockLayout, RowFormat, RowId, SUPERBLOCK_BYTES, Segment
 /// Alignment of the areas of the main space: a memory page.
 const PAGE_BYTES: u64 = 4096;
 
-/// Addresses of a table's areas. Main space: superblock, client slots, repair leases, map of segments, rows, chunk
-/// table, chunks. Device space: locks.
+/// Rows of a word of the map of full rows, a bit each. [R-INSERT-7]
+pub const ROWS_OF_FULL_WORD: u64 = 64;
+
+/// Addresses of a table's areas. Main space: superblock, client slots, repair leases, map of segments, map of full
+/// rows, rows, chunk table, chunks. Device space: locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     slots_at: u64,
@@ -21,6 +24,8 @@ pub struct Geometry {
     repair_regions: u8,
     map_at: u64,
     map_words: u64,
+    full_rows_at: u64,
+    full_rows_words: u64,
     rows_at: u64,
     row_bytes: u64,
     chunk_table_at: u64,
@@ -52,7 +57,9 @@ impl Geometry {
         let leases_at = slots_at.checked_add(slot_bytes)?;
         let map_at = leases_at.checked_add(u64::from(config.repair_regions) * WORD_BYTES)?;
         let map_words = map_words(config);
-        let rows_at = page_up(map_at.checked_add(map_words * WORD_BYTES)?)?;
+        let full_rows_at = map_at.checked_add(map_words * WORD_BYTES)?;
+        let full_rows_words = if config.rules.map_full_rows { config.rows / ROWS_OF_FULL_WORD } else { 0 };
+        let rows_at = page_up(full_rows_at.checked_add(full_rows_words * WORD_BYTES)?)?;
         let row_bytes = u64::from(config.row_bytes);
         let chunk_table_at = page_up(rows_at.checked_add(config.rows.checked_mul(row_bytes)?)?)?;
         let chunks_at = page_up(chunk_table_at.checked_add(config.chunks.checked_mul(WORD_BYTES)?)?)?;
@@ -70,6 +77,8 @@ impl Geometry {
             repair_regions: config.repair_regions,
             map_at,
             map_words,
+            full_rows_at,
+            full_rows_words,
             rows_at,
             row_bytes,
             chunk_table_at,
@@ -127,6 +136,22 @@ impl Geometry {
     pub fn map_word(&self, segment: u64) -> Addr {
         assert!(segment < self.map_words, "segment {segment} of {}", self.map_words);
         Addr::main(self.map_at + segment * WORD_BYTES)
+    }
+
+    /// Returns the number of words of the map of full rows: one for [`ROWS_OF_FULL_WORD`] rows, or 0 if the table has
+    /// no such map. [R-INSERT-7]
+    #[inline]
+    pub fn full_rows_words(&self) -> u64 {
+        self.full_rows_words
+    }
+
+    /// Returns the address of word `word` of the map of full rows. [R-INSERT-7]
+    ///
+    /// # Panics
+    /// If there is no such word.
+    pub fn full_rows_word(&self, word: u64) -> Addr {
+        assert!(word < self.full_rows_words, "word {word} of {}", self.full_rows_words);
+        Addr::main(self.full_rows_at + word * WORD_BYTES)
     }
 
     /// Returns the bytes of the main space that need no memory in a new table of `config`, because they are those of

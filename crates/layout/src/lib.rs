@@ -38,7 +38,7 @@ pub use extent::{
     extent_key_matches, extent_words, parse_extent, store_extent,
 };
 pub use fixed::{FixedRows, RowShape, Rows, Rows4x4, Rows8x8};
-pub use geometry::Geometry;
+pub use geometry::{Geometry, ROWS_OF_FULL_WORD};
 pub use ids::{Generation, LockId, OwnerId, RowId, Version};
 pub use lease::{LeaseWord, MAX_REPAIR_REGIONS};
 pub use lock::{LockLayout, LockMask};

@@ -146,6 +146,8 @@ impl Preset {
             segment_rows: Some(segment_rows),
             offsets: TableConfig::offset_table(self.locality_factor(), segment_rows.into()),
             physical_locks: self.physical_locks(rows, options),
+            // A segment that has few free entries is split.
+            rules: Rules { map_full_rows: false, ..whole.rules },
             ..whole
         };
         config.check().map(|()| config)
@@ -261,7 +263,12 @@ impl Preset {
             chunks,
             initial_chunks: None,
             hash_seed: options.hash_seed,
-            rules: Rules { commit_records: hardened, lock_both_rows: hardened, validate_misses: hardened },
+            rules: Rules {
+                commit_records: hardened,
+                lock_both_rows: hardened,
+                validate_misses: hardened,
+                map_full_rows: hardened,
+            },
         };
         config.check().map(|()| config)
     }

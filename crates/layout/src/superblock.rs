@@ -346,12 +346,15 @@ fn decode_offset_rule(word: u64) -> Option<OffsetRule> {
 
 /// Decodes the rules. An unknown rule is an error, because this program would not follow it.
 fn decode_rules(word: u64) -> Option<Rules> {
-    let rules = Rules { commit_records: word & 1 != 0, lock_both_rows: word & 2 != 0, validate_misses: word & 4 != 0 };
+    let [commit_records, lock_both_rows, validate_misses, map_full_rows] =
+        std::array::from_fn(|bit| word >> bit & 1 != 0);
+    let rules = Rules { commit_records, lock_both_rows, validate_misses, map_full_rows };
     (encode_rules(rules) == word).then_some(rules)
 }
 
 fn encode_rules(rules: Rules) -> u64 {
-    u64::from(rules.commit_records) | u64::from(rules.lock_both_rows) << 1 | u64::from(rules.validate_misses) << 2
+    let bits = [rules.commit_records, rules.lock_both_rows, rules.validate_misses, rules.map_full_rows];
+    bits.into_iter().rev().fold(0, |word, bit| word << 1 | u64::from(bit))
 }
 
 #[cfg(test)]
@@ -487,7 +490,7 @@ mod tests {
     fn unknown_values_are_refused() {
         let unknown = [(SEGMENT_WORD, 1 << 32), (6, 1), (7, 1 << 63)];
         for (word, found) in
-            unknown.into_iter().chain([(4, 4), (6, 4), (14, 15)].map(|(i, found)| (CONFIG_WORD + i, found)))
+            unknown.into_iter().chain([(4, 4), (6, 4), (14, 31)].map(|(i, found)| (CONFIG_WORD + i, found)))
         {
             let mut words = superblock(Preset::Tiny).encode();
             words[word] = found;

@@ -53,7 +53,7 @@ fn a_stopped_client_is_alive_and_continues() {
             all.changed += counts.changed;
         }
         println!("{profile}: {} cases, {all:?}", cases.len());
-        assert!(all.stops > 2_000 && all.refused > 1_000 && all.changed > 1_000, "{all:?}");
+        assert!(all.stops > 2_000 && all.refused > 1_000 && all.changed > 700, "{all:?}");
     }
 }
 

@@ -1,10 +1,13 @@
 //! The commit: one post that makes a change durable against its client's death, makes it visible, and releases its
 //! locks.
 
-use guira_fabric::{Addr, Caps, Effect, FabricError, Lane, LocalLane, Verb, WORD_BYTES, post, post_in_place};
+use guira_fabric::{
+    Addr, Caps, Effect, FabricError, Lane, LocalLane, MaskedCas, Verb, WORD_BYTES, post, post_in_place,
+};
 use guira_in_place::in_place;
 use guira_layout::{ExtentRef, LockMask, OwnerId, Part, Record, RowId, Seal};
 
+use crate::change::full_rows::FullBits;
 use crate::locks::batch::{clear_verbs, release_verb};
 use crate::locks::journal::Flight;
 use crate::{Buffer, Client, ErrorKind, MAX_LOCKS, Table};
@@ -39,6 +42,8 @@ pub(crate) struct Commit<'c> {
     pub(crate) last: Write<'c>,
     /// The extent that the commit frees.
     pub(crate) freed: Option<&'c Marked>,
+    /// What the commit notes in the map of full rows.
+    pub(crate) noted: Option<FullBits>,
     pub(crate) held: &'c [LockMask],
 }
 
@@ -127,7 +132,7 @@ impl Commit<'_> {
         (buffer, record): (&mut Buffer, &mut Record),
         sequence: Option<u32>,
     ) -> Result<u64, FabricError> {
-        let mut found = [0; MAX_LOCKS];
+        let (mut found, mut noted) = ([0; MAX_LOCKS], 0);
         let masked_cas = lane.caps().masked_cas;
         let retired = sequence.map(|sequence| [Seal::retired(sequence).0]);
         let generation = self.freed.map(|freed| [freed.extent.generation.0]);
@@ -149,6 +154,9 @@ impl Commit<'_> {
             // may free this extent again. // [R-EXTENT-4]
             batch.push(Verb::Write { addr: freed.mark, words: generation });
         }
+        // Under the lock, so that the last note of a row is that of its last change. // [R-INSERT-7]
+        let is_noted = masked_cas != MaskedCas::CasLoop;
+        batch.extend(self.noted.filter(|_| is_noted).map(|bits| bits.verb(self.table, &mut noted)));
         batch.extend(clear_verbs(self.table, self.owner, masked_cas, self.held, &mut found));
         let posted = post(lane, &mut batch[..]).await;
         buffer.keep(batch);

@@ -7,6 +7,7 @@
 mod ahead;
 mod commit;
 mod decide;
+pub(crate) mod full_rows;
 mod pair;
 mod path;
 mod predicted;

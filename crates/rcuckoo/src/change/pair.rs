@@ -13,6 +13,7 @@ use guira_layout::{
 
 use super::commit::{Commit, Marked, Write};
 use super::decide::{Decision, LockedPair, Position, decide, decide_found, is_as_expected};
+use super::full_rows::FullBits;
 use super::{Change, Changed, NewValue, Outcome, Task};
 use crate::locks::journal::{Flight, Try};
 use crate::locks::{Conflict, ExtentWrite, LockBatch, LockSet, WRITE_WORDS, lock_set};
@@ -134,7 +135,7 @@ impl Client {
             _ => self.journal.expect_tries(Flight::Acquire, plan.iter().map(|locks| Try::masked(*locks))),
         }
         let (owner, tries) = (self.owner, &self.journal.tries);
-        let batch = LockBatch { table, owner, masked_cas, released: &[], extent: extent.as_ref(), tries };
+        let batch = LockBatch { table, owner, masked_cas, released: &[], extent: extent.as_ref(), tries, full: None };
         self.work.pair.resize(2 * row_words, 0);
         let mut found = [0; PAIR_WORDS];
         let is_one_read = !lane.is_local() && pair.first.0.abs_diff(pair.second.0) == 1;
@@ -340,18 +341,31 @@ impl Client {
         freed: Option<&Marked>,
         outcome: Outcome,
     ) -> Begun {
+        let row_words = self.table.rows().row_words();
+        let mut noted = None;
+        if outcome != Outcome::Replaced {
+            let words = &self.work.pair[at.which * row_words..][..row_words];
+            noted = FullBits::of_change(&self.table, row, words, outcome);
+            if lane.is_local()
+                && let Some(bits) = noted.take()
+                && let Err(source) = bits.post(lane, &self.table).await
+            {
+                self.journal.failed(&source);
+                return Begun::Failed(ErrorKind::Fabric { source });
+            }
+        }
         let sequence = self.expect_commit(lane.caps(), 1);
         let (table, owner, slot_word) = (&self.table, self.owner, self.slot_word);
         let rows = table.rows();
-        let words = &self.work.pair[at.which * rows.row_words()..][..rows.row_words()];
+        let words = &self.work.pair[at.which * row_words..][..row_words];
         let last = Write { row, index: at.index, words };
-        let commit = Commit { table, owner, slot_word, moved: &[], last, freed, held: &self.journal.held };
+        let commit = Commit { table, owner, slot_word, moved: &[], last, freed, noted, held: &self.journal.held };
         let few = match commit.held {
             [one] => Some((one, None)),
             [one, other] => Some((one, Some(other))),
             _ => None,
         };
-        let few = few.filter(|_| freed.is_none() && table.locks().has_owner_ids());
+        let few = few.filter(|_| freed.is_none() && noted.is_none() && table.locks().has_owner_ids());
         // Rows of fixed:4:4, fixed:8:8 and bytes:64, so that a record is a few registers.
         let posted = if let (Some(locks), 1, Ok(row)) = (few, rows.entry_words(), words.try_into()) {
             commit.post_row::<5, 8>(lane, row, locks, sequence).await.map(|()| 0)

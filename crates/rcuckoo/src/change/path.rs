@@ -8,6 +8,7 @@ use guira_fabric::{Lane, Verb, post};
 use guira_layout::{Probe, RowId};
 
 use super::commit::{Commit, Write};
+use super::full_rows::FullBits;
 use super::pair::{Begun, Continuation, Stage};
 use super::search::{Limits, MAX_PATH_ROWS, Path, Progress, RowView, Unsampled};
 use super::split::{SPLIT_AFTER_ROWS, Split};
@@ -75,6 +76,7 @@ impl Client {
         // If the change was begun in place, its extent is written.
         let mut extent = change.extent().filter(|_| self.progress.stage == Stage::Start);
         self.paths.sampled.clear();
+        self.paths.full.clear();
         let mut first_attempt = u32::from(self.progress.stage == Stage::NoRoom);
         let mut started_ns = if first_attempt > 0 { lane.now_ns() } else { 0 };
         if self.progress.stage == Stage::NoRoom && self.may_search_under_locks(lane, pair) {
@@ -144,11 +146,10 @@ impl Client {
         let config = &self.reader.config;
         let is_default = config.acquisition == Acquisition::Together
             && config.synchronize == Synchronize::Path
-            && config.search == SearchOrder::BreadthFirst
-            && config.search_roots == SearchRoots::Both
+            && self.is_default_search()
             && self.table.policy().locked_rows == LockedRows::OfKeyAndPath;
         let holds_both = [pair.first, pair.second].iter().all(|row| self.journal.holds_row(&self.table, *row));
-        is_default && holds_both && !pair.is_single() && !lane.caps().local
+        is_default && holds_both && !pair.is_single() && (!lane.caps().local || self.uses_map(lane))
     }
 
     /// Inserts the key if there is a path among the rows under the locks held, which are sampled one lock after the other.
@@ -158,6 +159,9 @@ impl Client {
         let roots = [task.pair.first, task.pair.second];
         self.work.window.clear();
         self.work.window.add_pair(task.pair, &self.work.pair);
+        if self.uses_map(lane) {
+            return self.search_by_map(lane, task).await;
+        }
         for (_, rows) in self.ranges_under_locks(roots) {
             if !self.sample_under_locks(lane, rows).await? {
                 return Ok(None);
@@ -253,7 +257,7 @@ impl Client {
         self.paths.search.found()
     }
 
-    fn limits(&self) -> Limits {
+    pub(super) fn limits(&self) -> Limits {
         let depth = self.reader.config.search_depth.min(usize::from(self.table.config().max_path_rows) - 1);
         let config = &self.reader.config;
         let rows = if self.may_split() { config.search_rows.min(SPLIT_AFTER_ROWS) } else { config.search_rows };
@@ -342,16 +346,20 @@ impl Client {
     /// Whether a search makes the most of the rows that it samples: not where a row costs no round trip, where a few rows
     /// without room are the reason to split a segment, and where settings say how paths are searched. [R-INSERT-2]
     fn saves_reads(&self, lane: &dyn Lane) -> bool {
+        self.is_default_search() && !lane.caps().local && !self.may_split()
+    }
+
+    /// Whether paths are searched as by default.
+    pub(super) fn is_default_search(&self) -> bool {
         let config = &self.reader.config;
-        let is_default = config.search == SearchOrder::BreadthFirst && config.search_roots == SearchRoots::Both;
-        is_default && !lane.caps().local && !self.may_split()
+        config.search == SearchOrder::BreadthFirst && config.search_roots == SearchRoots::Both
     }
 
     /// Samples the rows that the search wants next, up to `most`, and rows in small gaps between them. 1 round trip.
-    async fn sample_for_search(&mut self, lane: &mut dyn Lane, most: usize) -> Result<(), ErrorKind> {
+    pub(super) async fn sample_for_search(&mut self, lane: &mut dyn Lane, most: usize) -> Result<(), ErrorKind> {
         let gap_bytes = if self.saves_reads(lane) { SEARCH_GAP_BYTES } else { 0 };
         let gap = gap_bytes / u64::from(self.table.config().row_bytes);
-        let Paths { search, sampled, plan: wanted } = &mut self.paths;
+        let Paths { search, sampled, plan: wanted, .. } = &mut self.paths;
         search.wanted(most, |row| sampled.place(row).is_some(), wanted);
         cover(wanted, |before, after| {
             rows_between(before, after) <= gap && (before.0 + 1..after.0).all(|row| sampled.place(RowId(row)).is_none())
@@ -548,8 +556,11 @@ impl Client {
             self.table.rows().finish(hop.row, words);
             changed.push((hop.row, index, place));
         }
+        let noted = changed.first().and_then(|(row, _, place)| {
+            FullBits::of_change(&self.table, *row, self.work.window.at(*place), Outcome::Inserted)
+        });
         self.reader.counters.moves += path.len() as u64 - 1;
-        self.commit_path(lane, &changed).await?;
+        self.commit_path(lane, &changed, noted).await?;
         for (row, _, place) in changed {
             self.reader.cache.put(row, self.work.window.at(place));
         }
@@ -557,7 +568,12 @@ impl Client {
     }
 
     /// Commits rows of the window, by their indices, each with the index of the entry that changed. 1 round trip.
-    async fn commit_path(&mut self, lane: &mut dyn Lane, changed: &[(RowId, usize, usize)]) -> Result<(), ErrorKind> {
+    async fn commit_path(
+        &mut self,
+        lane: &mut dyn Lane,
+        changed: &[(RowId, usize, usize)],
+        noted: Option<FullBits>,
+    ) -> Result<(), ErrorKind> {
         let Some((last, moved)) = changed.split_last() else { return Ok(()) };
         let sequence = self.expect_commit(lane.caps(), changed.len());
         let window = &self.work.window;
@@ -565,7 +581,7 @@ impl Client {
             |(row, index, place): &(RowId, usize, usize)| Write { row: *row, index: *index, words: window.at(*place) };
         let moved: ArrayVec<Write<'_>, MAX_PATH_ROWS> = moved.iter().map(write).collect();
         let (table, owner, slot_word, held) = (&self.table, self.owner, self.slot_word, &self.journal.held);
-        let commit = Commit { table, owner, slot_word, moved: &moved, last: write(last), freed: None, held };
+        let commit = Commit { table, owner, slot_word, moved: &moved, last: write(last), freed: None, noted, held };
         let posted = commit.post_all(lane, (&mut self.work.buffer, &mut self.work.record), sequence).await;
         drop(moved);
         self.finish_commit(posted)

@@ -74,7 +74,7 @@ impl Client {
         let plan = lock_set(table, [pair.first, pair.second]);
         self.journal.expect_tries(Flight::Acquire, plan.iter().map(|locks| Try::masked(*locks)));
         let (owner, tries, masked_cas) = (self.owner, &self.journal.tries, lane.caps().masked_cas);
-        let batch = LockBatch { table, owner, masked_cas, released: &[], extent: None, tries };
+        let batch = LockBatch { table, owner, masked_cas, released: &[], extent: None, tries, full: None };
         self.work.pair.resize(2 * row_words, 0);
         let (first, second) = self.work.pair.split_at_mut(row_words);
         let read = if which == WhichRow::First { (pair.first, first) } else { (pair.second, second) };

@@ -131,7 +131,7 @@ impl Search {
             nodes: Vec::with_capacity(SEARCH_ROWS),
             visited: RowIndex::with_capacity(SEARCH_ROWS),
             head: 0,
-            deferred: Vec::new(),
+            deferred: Vec::with_capacity(SEARCH_ROWS),
             best: None,
             limits,
             roots,

@@ -3,6 +3,7 @@
 use guira_layout::{Generation, Record, RowId};
 
 use super::Stage;
+use super::full_rows::FullRows;
 use super::search::{SEARCH_ROWS, Search};
 use super::window::Window;
 use crate::locks::SeenKey;
@@ -53,6 +54,8 @@ pub(crate) struct Paths {
     pub(crate) search: Search,
     /// Rows that were sampled for a search, without locks or before they were released; emptied before the next one.
     pub(crate) sampled: Window,
+    /// The parts of the map of full rows that the search has read.
+    pub(crate) full: FullRows,
     /// Rows to be locked.
     pub(crate) plan: Vec<RowId>,
 }
@@ -62,6 +65,7 @@ impl Paths {
         Paths {
             search: Search::new(config.search, config.seed),
             sampled: Window::new(row_words, SEARCH_ROWS),
+            full: FullRows::default(),
             plan: Vec::with_capacity(WINDOW_ROWS),
         }
     }

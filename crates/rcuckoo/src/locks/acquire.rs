@@ -42,7 +42,7 @@ impl Conflict {
 }
 
 /// The result of a try.
-pub(super) enum Tried {
+pub(crate) enum Tried {
     /// Every lock is held.
     All,
     /// Another client holds a lock.
@@ -78,7 +78,7 @@ struct Step<'v> {
 
 /// The first step of a batch of tries.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Before {
+pub(crate) enum Before {
     /// Releases all locks that are held.
     Release,
     /// Keeps the locks that are held.
@@ -87,7 +87,7 @@ pub(super) enum Before {
 
 /// Rows of the window that a batch of tries samples.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reads {
+pub(crate) enum Reads {
     /// All rows.
     All,
     /// The rows under the locks that the batch tries to take.
@@ -351,7 +351,7 @@ impl Client {
 
     /// Tries every word of `plan` at once, and keeps what it wins. One batch, or a few where a plain CAS failed only
     /// because a neighbouring lock of the same word changed.
-    pub(super) async fn try_all(
+    pub(crate) async fn try_all(
         &mut self,
         lane: &mut dyn Lane,
         plan: &LockSet,
@@ -410,7 +410,8 @@ impl Client {
             _ => self.journal.expect_tries(flight, wanted.iter().map(|locks| Try::masked(*locks))),
         }
         let (table, owner, tries) = (&self.table, self.owner, &self.journal.tries);
-        let batch = LockBatch { table, owner, masked_cas, released: &released, extent: extent.as_ref(), tries };
+        let (extent, full) = (extent.as_ref(), Some(&self.paths.full));
+        let batch = LockBatch { table, owner, masked_cas, released: &released, extent, tries, full };
         let mut found = [0; 2 * MAX_LOCKS];
         let is_read = |row: RowId| match reads {
             Reads::All => true,
@@ -424,6 +425,7 @@ impl Client {
         let stretches = self.work.window.stretches(is_read);
         let posted = batch.post_all(lane, &mut self.work.buffer, stretches, &mut found).await;
         posted.inspect_err(|error| self.journal.failed(error))?;
+        self.paths.full.corrected();
         let atomics = released.len() + wanted.len();
         self.journal.completed(&found[..atomics]);
         Ok(found[released.len()..atomics].iter().copied().collect())
@@ -432,7 +434,7 @@ impl Client {
     /// Samples the window's rows. 1 round trip.
     pub(crate) async fn sample_window(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
         let (table, owner, masked_cas) = (&self.table, self.owner, lane.caps().masked_cas);
-        let batch = LockBatch { table, owner, masked_cas, released: &[], extent: None, tries: &[] };
+        let batch = LockBatch { table, owner, masked_cas, released: &[], extent: None, tries: &[], full: None };
         batch.post_all(lane, &mut self.work.buffer, self.work.window.stretches(|_| true), &mut []).await
     }
 

@@ -6,6 +6,7 @@ use guira_layout::{ExtentRef, LockMask, OwnerId, RowId};
 
 use super::LockSet;
 use super::journal::Try;
+use crate::change::full_rows::{FullRows, MAX_CORRECTED};
 use crate::{Batch, Buffer, RowPair, Table};
 
 /// Maximum number of extent words that one WRITE carries: the smallest `max_verb_words` of all fabrics.
@@ -59,6 +60,8 @@ pub(crate) struct LockBatch<'l> {
     /// Extent to write before any lock is held.
     pub(crate) extent: Option<&'l ExtentWrite<'l>>,
     pub(crate) tries: &'l [Try],
+    /// What a search has learned of full rows. [R-INSERT-7]
+    pub(crate) full: Option<&'l FullRows>,
 }
 
 impl LockBatch<'_> {
@@ -100,7 +103,8 @@ impl LockBatch<'_> {
         reads: impl Iterator<Item = (RowId, &'b mut [u64])>,
         found: &'b mut [u64],
     ) -> Result<(), FabricError> {
-        let mut batch: Batch<'b> = buffer.take();
+        let mut noted = [0; MAX_CORRECTED];
+        let mut batch: Batch<'_> = buffer.take();
         debug_assert!(
             found.len() >= self.released.len() + self.tries.len(),
             "every lock word that is found has a place"
@@ -112,6 +116,9 @@ impl LockBatch<'_> {
         }
         for (attempt, found) in self.tries.iter().zip(tried) {
             batch.push(self.acquire(attempt, found));
+        }
+        if let Some(full) = self.full {
+            batch.extend(full.corrections(self.table, &mut noted));
         }
         for (row, into) in reads {
             batch.push(self.table.read_row(row, into));

@@ -9,7 +9,7 @@ mod messages;
 mod overwritten;
 pub(crate) mod unowned;
 
-pub(crate) use self::acquire::{Conflict, LockSet};
+pub(crate) use self::acquire::{Before, Conflict, LockSet, Reads, Tried};
 pub(crate) use self::batch::{ExtentWrite, LockBatch, WRITE_WORDS, lock_set};
 pub(crate) use self::messages::{count_messages, divide_among_messages};
 pub(crate) use self::overwritten::SeenKey;
