@@ -5,6 +5,9 @@
 //! Effect: a continuation that was kept while its client took the same locks once more continued with rows sampled
 //! under the first locks: it undid what others had changed in between, and freed an extent twice.
 //!
+//! Later the search by the map of full rows relied on such rows: an insert wrote its entry over that of a key whose
+//! removal had been refused, without an effect.
+//!
 //! Fix: a continuation says where to continue, and nothing of what was held or sampled: locks are taken, and rows
 //! sampled, after it. [R-LOCK-7] [R-DROP-1]
 
@@ -129,5 +132,29 @@ fn samples_of_earlier_locks_are_discarded() {
     let changed = finish(&mut client, &key, Change::Insert(NewValue::Inline(b"1")), rest);
     assert_eq!((changed.outcome, changed.freed), (Outcome::Exists, None));
     assert_eq!(client.get(&key).unwrap().as_deref(), Some(&b"3"[..]));
+    bench.audit().unwrap();
+}
+
+/// The same for a search that goes on with its locks: it samples the rows anew. [R-INSERT-7]
+#[test]
+fn rows_of_a_refused_change_are_discarded() {
+    let with_neighbour = |seed| {
+        let bench = Bench::of_rows(Preset::Hardened, "bytes:64", 64, Profile::Shm, seed);
+        let mut client = client(&bench, 0);
+        let (key, rest) = begin(&mut client);
+        let rows = |key: &[u8]| bench.table.placement().rows(bench.table.placement().digest(key));
+        let mut stored: Vec<Vec<u8>> = bench.contents().unwrap().into_keys().collect();
+        stored.retain(|other| (rows(other).first, rows(other).second) == (rows(&key).first, rows(&key).second));
+        stored.pop().map(|neighbour| (bench, client, key, rest, neighbour))
+    };
+    let (bench, mut client, key, rest, neighbour) =
+        (0..100).find_map(with_neighbour).expect("a stored key of the same rows");
+    // A lookup releases the locks. The next change takes the same ones, and its batch after that is refused.
+    assert_eq!(client.get(&key), Ok(None));
+    client.lane.refuses_after = Some(1);
+    let begun = client.begin(&neighbour, &Change::Remove);
+    assert!(matches!(begun, Begun::Failed(_)), "{begun:?}");
+    assert_eq!(finish(&mut client, &key, put(b"1"), rest).outcome, Outcome::Inserted);
+    assert_eq!(client.get(&neighbour).unwrap().as_deref(), Some(&b"1"[..]));
     bench.audit().unwrap();
 }

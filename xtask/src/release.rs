@@ -152,7 +152,7 @@ fn measured(shell: &Shell) -> Outcome {
 }
 
 /// The tests that have a long form.
-const LONG: &str = "(package(guira) & test(/^(counters|histories|processes|recovery|reuse)::/)) \
+const LONG: &str = "(package(guira) & test(/^(counters|growth|histories|processes|recovery|reuse)::/)) \
                     + (package(guira-network) & kind(test)) \
                     + (package(guira-conformance) & test(/^(clover|contention|drops|fill|interleavings|models|\
                     overwritten_schedules|recovery|sim|swarm)::/))";

@@ -84,7 +84,8 @@ impl Driver {
         }
         let (records, records_max) = (plan.spec.records, plan.format.records_max());
         // Workers number their inserts independently, so the last number may be ahead by one round of workers.
-        let used = records.saturating_add(plan.operations).saturating_add(plan.workers.into());
+        let inserts = if plan.spec.name.inserts() { plan.operations.saturating_add(plan.workers.into()) } else { 0 };
+        let used = records.saturating_add(inserts);
         if used > records_max {
             return Err(DriverError::TooFewKeys { records: used, records_max, key_bytes: plan.format.key_bytes() });
         }

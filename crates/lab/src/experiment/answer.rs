@@ -90,6 +90,8 @@ impl Answer {
                 (format!("{name} bytes"), String::new(), kind.bytes),
             ]);
         }
+        // If all operations of a kind failed, they have no latency.
+        figures.retain(|(_, _, figure)| figure.is_finite());
         figures
     }
 }

@@ -127,10 +127,13 @@ pub const PARAMETERS: [Parameter; 47] = [
     row("shortcut-lag-us", "time after which shortcuts are written", "µs", Accepts::Number(0.0, 1e6), CLOVER),
     row("compute-us", "computation of a client for an operation", "µs", Accepts::Number(0.0, 1_000.0), CLOVER),
     row("timeout-ms", "lock timeout", "ms", Accepts::Number(0.001, 60_000.0), RCUCKOO),
-    row("deaths-per-second", "deaths of clients", "1/s", Accepts::Number(0.0, 1e6), RCUCKOO),
+    row("deaths-per-second", "deaths of clients", "1/s", Accepts::Number(0.0, 50_000.0), RCUCKOO),
     row("span-us", "measured time", "µs", Accepts::Number(1.0, MAX_SPAN_US), ALL),
     row("warm-us", "time before the measurement", "µs", Accepts::Number(0.0, MAX_SPAN_US), ALL),
 ];
+
+/// Picoseconds that a byte takes on a link of 1 Gbit/s.
+const BYTE_PS_OF_GBPS: u32 = 8_000;
 
 const fn row(
     name: &'static str,
@@ -304,6 +307,16 @@ pub(super) fn check(experiment: &Experiment) -> Result<(), LabError> {
         if experiment.span_us.is_some() {
             return Err(LabError::Conflict("span-us and fill-to both say when to end: remove one".to_owned()));
         }
+    }
+    let deaths = experiment.deaths_per_second;
+    if deaths.fract() != 0.0 {
+        return Err(LabError::Conflict(format!("deaths-per-second is {deaths}, but must be a whole number")));
+    }
+    if let Some(gbps) = experiment.link_gbps
+        && !BYTE_PS_OF_GBPS.is_multiple_of(gbps)
+    {
+        let message = format!("link-gbps is {gbps}, but the model has whole picoseconds for a byte: 8,000 / link-gbps");
+        return Err(LabError::Conflict(message));
     }
     Ok(())
 }
@@ -520,6 +533,10 @@ mod tests {
     #[test]
     fn what_has_no_effect_as_run_is_refused() {
         let default = Experiment::default();
+        let rare = Experiment { deaths_per_second: 0.5, ..default };
+        assert!(rare.check().unwrap_err().to_string().contains("whole number"));
+        let odd = Experiment { link_gbps: Some(900), ..default };
+        assert!(odd.check().unwrap_err().to_string().contains("picoseconds"));
         let dying = Experiment { setting: Setting::AsRun, deaths_per_second: 1.0, ..default };
         assert_eq!(dying.check(), Ok(()));
         assert!(message(Experiment { workload: Mix::AInsert, ..dying }).contains("die in updates"));

@@ -126,8 +126,8 @@ pub struct Point {
     /// Whether the model was fitted to this published point, which then judges nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_fitted: bool,
-    /// Further figures of the same measurement, by name and unit: `("p99", "us", 12.5)`. The same names in the same
-    /// order for all points of a series.
+    /// Further figures of the same measurement, by name and unit: `("p99", "us", 12.5)`. Points of one series may have
+    /// different ones.
     pub more: Vec<(String, String, f64)>,
     /// The resource that limits it, in words, or an empty text.
     pub bound_by: String,

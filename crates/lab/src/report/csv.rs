@@ -12,7 +12,7 @@ use super::{Chart, Origin, Point, Series};
 
 /// Returns a chart as CSV.
 pub fn csv(chart: &Chart) -> String {
-    let columns = columns(chart);
+    let columns = columns(chart.series.iter().flat_map(|series| &series.points));
     let heads =
         columns.iter().map(|(name, unit)| if unit.is_empty() { name.clone() } else { format!("{name} [{unit}]") });
     let fixed = ["series", "origin", "x", "y", "lowest", "highest", "bound_by"].map(str::to_owned);
@@ -44,11 +44,10 @@ pub fn write_whole(path: &Path, content: &[u8]) -> io::Result<()> {
     written
 }
 
-/// The further figures of all series, in the order of their first points.
-fn columns(chart: &Chart) -> Vec<(String, String)> {
+/// Returns the names and units of all further figures of `points`, in the order in which they first appear.
+pub(super) fn columns<'p>(points: impl IntoIterator<Item = &'p Point>) -> Vec<(String, String)> {
     let mut columns: Vec<(String, String)> = Vec::new();
-    for (name, unit, _) in chart.series.iter().filter_map(|series| series.points.first()).flat_map(|point| &point.more)
-    {
+    for (name, unit, _) in points.into_iter().flat_map(|point| &point.more) {
         if !columns.iter().any(|(known, known_unit)| known == name && known_unit == unit) {
             columns.push((name.clone(), unit.clone()));
         }
@@ -100,6 +99,27 @@ mod tests {
                         \"\"\"as\"\" printed\",measured,one,2,,,,\n\
                         \"\"\"as\"\" printed\",measured,independent,4,,,,\n";
         assert_eq!(csv(&chart), expected);
+    }
+
+    /// Points of one series have different figures, if not all kinds of operations occur in all of them.
+    #[test]
+    fn a_figure_stands_under_its_own_name() {
+        let mut chart = samples::of(Shape::Bars);
+        chart.series.truncate(1);
+        chart.series[0].points.truncate(2);
+        let figure = |name: &str, value| (name.to_owned(), String::new(), value);
+        let [first, second] = &mut chart.series[0].points[..] else { panic!("two points") };
+        first.more = vec![figure("read p50", 1.0)];
+        second.more = vec![figure("update p50", 2.0), figure("read p50", 3.0)];
+        let text = csv(&chart);
+        let ends: Vec<&str> = text.lines().map(|line| line.split("bound_by").last().unwrap()).collect();
+        assert!(ends[0].ends_with(",read p50,update p50"), "{text}");
+        assert!(ends[1].ends_with(",1,") && ends[2].ends_with(",3,2"), "{text}");
+        let page = super::super::page::table(&chart, &chart.series[0]);
+        let cells = |row: usize| page.split("<tr>").nth(row).unwrap().matches("<td").count();
+        assert_eq!(page.matches("<th>").count(), 5, "{page}");
+        assert_eq!((cells(2), cells(3)), (5, 5), "{page}");
+        assert!(page.contains("<td class=\"number\">3</td><td class=\"number\">2</td>"), "{page}");
     }
 
     #[test]

@@ -150,7 +150,13 @@ impl Directory {
 /// The name of a chart's files.
 fn file_name(id: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_');
-    id.chars().map(|letter| if is_plain(letter) { letter } else { '-' }).collect()
+    let plain: String = id.chars().map(|letter| if is_plain(letter) { letter } else { '-' }).collect();
+    if plain == id {
+        return plain;
+    }
+    // Ids that differ have files that differ: FNV-1a.
+    let hash = id.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    format!("{plain}-{hash:08x}")
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! Invariants: every text is escaped, and the same charts and run give the same bytes.
 
 use super::claims::{Claim, claims};
+use super::csv::columns;
 use super::distance::{Distance, Verdict, distances};
 use super::style::{HUES, TEXT};
 use super::svg::svg_without_heading;
@@ -239,12 +240,12 @@ fn points(chart: &Chart) -> String {
     out + "</div>\n</details>\n"
 }
 
-fn table(chart: &Chart, series: &Series) -> String {
-    let more = series.points.first().map_or(&[][..], |point| &point.more);
+pub(super) fn table(chart: &Chart, series: &Series) -> String {
+    let more = columns(&series.points);
     let is_bound = series.points.iter().any(|point| !point.bound_by.is_empty());
     let mut heads = vec![chart.x.title(), chart.y.title()];
     heads.extend(
-        more.iter().map(|(name, unit, _)| if unit.is_empty() { name.clone() } else { format!("{name} [{unit}]") }),
+        more.iter().map(|(name, unit)| if unit.is_empty() { name.clone() } else { format!("{name} [{unit}]") }),
     );
     if is_bound {
         heads.push("limited by".to_owned());
@@ -258,7 +259,10 @@ fn table(chart: &Chart, series: &Series) -> String {
     let step = series.points.len().div_ceil(ROWS_MAX).max(1);
     for point in series.points.iter().step_by(step) {
         let mut cells = vec![x_text(chart, point), number(point.y)];
-        cells.extend(point.more.iter().map(|more| number(more.2)));
+        cells.extend(more.iter().map(|(name, unit)| {
+            let figure = point.more.iter().find(|more| more.0 == *name && more.1 == *unit);
+            figure.map_or(String::new(), |more| number(more.2))
+        }));
         let mut row: String = cells.iter().map(|cell| format!("<td class=\"number\">{}</td>", escaped(cell))).collect();
         if is_bound {
             row += &format!("<td>{}</td>", escaped(&point.bound_by));

@@ -108,6 +108,9 @@ impl Work {
         stats.usage = sim.usage().since(&before);
         stats.element_bytes = sim.element_bytes();
         stats.inserts = self.inserts.get() - stats.full;
+        if span == Span::UntilFull && warm_ns > 0 && self.ended_ns.get() == Some(warm_ns) {
+            stats.violation(|| "the last record was inserted before the measurement began".to_owned());
+        }
         drop(stats);
         if sim.run() != Stopped::Ended {
             self.stats.borrow_mut().violation(|| "some clients never end".to_owned());

@@ -61,6 +61,11 @@ impl WorkloadName {
         }
     }
 
+    /// Whether some operations insert records.
+    pub const fn inserts(self) -> bool {
+        self.read_percent() < 100 && matches!(self.other_operation(), Operation::Insert)
+    }
+
     /// The operation that is not a read.
     #[must_use]
     pub const fn other_operation(self) -> Operation {

@@ -180,13 +180,14 @@ impl GrowthRatio {
         let windows = grows.windows.iter();
         let mut same: Vec<f64> = windows.filter_map(|at| Some(at.per_second / fixed.rate_near(at.keys)?)).collect();
         same.sort_by(f64::total_cmp);
+        let middle = same.len() / 2;
         let same = |at: usize| same.get(at).copied().unwrap_or(grows.per_second / fixed.per_second);
         GrowthRatio {
             series: grows.series,
             per_second: grows.per_second / fixed.per_second,
             slowest_window,
             slowest_window_is_met: slowest_window >= 0.5,
-            at_same_keys: same(grows.windows.len() / 2),
+            at_same_keys: same(middle),
             least_at_same_keys: same(0),
             p999,
             p999_is_met: p999 <= 10.0,

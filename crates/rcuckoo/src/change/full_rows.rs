@@ -141,6 +141,11 @@ impl FullRows {
         }
     }
 
+    /// Returns what to note of `row`, which still has room, if the map says that it has none.
+    pub(crate) fn denial(&self, row: RowId) -> Option<FullBits> {
+        (self.has_room(row) == Some(false)).then(|| FullBits::of(row, false))
+    }
+
     /// Returns verbs that correct the map.
     pub(crate) fn corrections<'w>(&self, table: &Table, found: &'w mut [u64]) -> impl Iterator<Item = Verb<'w>> {
         self.corrections.iter().zip(found).map(|(bits, found)| bits.verb(table, found))
@@ -166,6 +171,12 @@ impl Client {
         task: Task<'_>,
     ) -> Result<Option<Changed>, ErrorKind> {
         let pair = task.pair;
+        if lane.caps().local {
+            // The change may go on after another one of its client, which left its own rows. // [R-LOCK-7]
+            self.sample_pair(lane, pair).await?;
+            self.work.window.clear();
+            self.work.window.add_pair(pair, &self.work.pair);
+        }
         self.paths.sampled.add_pair(pair, &self.work.pair);
         let mut reads: ArrayVec<Verb<'_>, 2> = self.paths.full.reads(&self.table, [pair.first, pair.second]).collect();
         post(lane, &mut reads[..]).await?;
@@ -210,7 +221,7 @@ impl Client {
             } else {
                 are_whole = false;
             }
-            sampled.add(row, words);
+            sampled.set(row, words);
         }
         self.work.window.add_pair(pair, &self.work.pair);
         Ok(are_whole)

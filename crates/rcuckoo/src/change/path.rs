@@ -557,7 +557,8 @@ impl Client {
             changed.push((hop.row, index, place));
         }
         let noted = changed.first().and_then(|(row, _, place)| {
-            FullBits::of_change(&self.table, *row, self.work.window.at(*place), Outcome::Inserted)
+            let noted = FullBits::of_change(&self.table, *row, self.work.window.at(*place), Outcome::Inserted);
+            noted.or_else(|| self.paths.full.denial(*row))
         });
         self.reader.counters.moves += path.len() as u64 - 1;
         self.commit_path(lane, &changed, noted).await?;

@@ -9,7 +9,7 @@ use super::{Begun, Change, Continuation, Stage, Task};
 use crate::locks::journal::{Flight, Try};
 use crate::locks::{LockBatch, lock_set};
 use crate::lookup::WhichRow;
-use crate::{Client, ErrorKind, Key};
+use crate::{Client, ErrorKind, Key, RowPair};
 
 impl Client {
     /// Returns the row that has the key, if it is predicted and the change is of an existing key: one that may insert
@@ -50,7 +50,7 @@ impl Client {
         } else {
             self.reader.not_found_in(key.digest(), which);
             at_hand = [true; 2];
-            if let Err(source) = self.sample_pair(lane, key).await {
+            if let Err(source) = self.sample_pair(lane, key.rows()).await {
                 return Begun::Failed(ErrorKind::Fabric { source });
             }
         }
@@ -85,10 +85,10 @@ impl Client {
         Ok(self.complete_pair(&plan, &found))
     }
 
-    /// Reads both rows of `key`, under their locks. 1 round trip.
+    /// Reads both rows of `pair`, under their locks. 1 round trip.
     #[in_place]
-    async fn sample_pair(&mut self, lane: &mut dyn Lane, key: &Key<'_>) -> Result<(), FabricError> {
-        let (table, pair) = (&self.table, key.rows());
+    pub(super) async fn sample_pair(&mut self, lane: &mut dyn Lane, pair: RowPair) -> Result<(), FabricError> {
+        let table = &self.table;
         let (first, second) = self.work.pair.split_at_mut(table.rows().row_words());
         post(lane, [table.read_row(pair.first, first), table.read_row(pair.second, second)]).await
     }

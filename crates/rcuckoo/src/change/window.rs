@@ -140,6 +140,14 @@ impl Window {
         }
     }
 
+    /// Adds a row with a copy of its words, or replaces its words.
+    pub(crate) fn set(&mut self, row: RowId, words: &[u64]) {
+        match self.place(row) {
+            Some(place) => self.at_mut(place).copy_from_slice(words),
+            None => self.add(row, words),
+        }
+    }
+
     /// Adds the rows of `pair` with copies of `words`, those of the first and then those of the second.
     pub(crate) fn add_pair(&mut self, pair: RowPair, words: &[u64]) {
         for (row, words) in [pair.first, pair.second].into_iter().zip(words.chunks_exact(self.row_words)) {

@@ -200,8 +200,9 @@ fn cost(tally: &OperationTally, statistic: Statistic, quantity: Quantity) -> f64
     let (values, scale) = match quantity {
         Quantity::Latency => (&tally.latency_ns, 1e-3),
         Quantity::RoundTrips => (&tally.round_trips, 1.0),
-        Quantity::Messages => return tally.messages as f64 / tally.count.max(1) as f64,
-        Quantity::Bytes => return tally.wire_bytes as f64 / tally.count.max(1) as f64,
+        // Of those that succeeded, like the others.
+        Quantity::Messages => return tally.messages as f64 / tally.round_trips.count() as f64,
+        Quantity::Bytes => return tally.wire_bytes as f64 / tally.round_trips.count() as f64,
     };
     scale
         * match statistic {

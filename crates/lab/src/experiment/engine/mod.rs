@@ -44,7 +44,9 @@ pub fn run_plan(
             for outcome in by_seed.iter_mut().filter_map(Iterator::next) {
                 let cell_notes = match outcome {
                     Ok(outcome) => {
-                        of_cell.push(point(cell.x, plan, &outcome));
+                        let point = point(cell.x, plan, &outcome);
+                        // A seed may have no operation of the kind that is measured.
+                        of_cell.extend(Some(point).filter(|point| point.y.is_finite()));
                         outcome.answer.notes
                     }
                     Err(error) => vec![format!("{}: {error}", planned.name)],
@@ -56,7 +58,12 @@ pub fn run_plan(
                 }
             }
             let median = median_of(of_cell);
-            unsteady_at.extend(median.iter().filter(|point| point.is_unsteady).map(|point| number(point.x)));
+            unsteady_at.extend(
+                median
+                    .iter()
+                    .filter(|point| point.is_unsteady)
+                    .map(|point| plan.x(options.quick).name_of(point.x).map_or_else(|| number(point.x), str::to_owned)),
+            );
             points.extend(median);
         }
         if !unsteady_at.is_empty() {
