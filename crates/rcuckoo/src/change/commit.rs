@@ -42,7 +42,7 @@ pub(crate) struct Commit<'c> {
     pub(crate) last: Write<'c>,
     /// The extent that the commit frees.
     pub(crate) freed: Option<&'c Marked>,
-    /// What the commit notes in the map of full rows.
+    /// Bits of the map of full rows that the commit sets or clears.
     pub(crate) noted: Option<FullBits>,
     pub(crate) held: &'c [LockMask],
 }

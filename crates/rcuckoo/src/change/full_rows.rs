@@ -78,7 +78,7 @@ struct Part {
 #[derive(Debug, Default)]
 pub(crate) struct FullRows {
     parts: ArrayVec<Part, 2>,
-    /// What the search has found to differ from them.
+    /// Bits that the search has found to be wrong.
     corrections: ArrayVec<FullBits, MAX_CORRECTED>,
 }
 
@@ -171,12 +171,6 @@ impl Client {
         task: Task<'_>,
     ) -> Result<Option<Changed>, ErrorKind> {
         let pair = task.pair;
-        if lane.caps().local {
-            // The change may go on after another one of its client, which left its own rows. // [R-LOCK-7]
-            self.sample_pair(lane, pair).await?;
-            self.work.window.clear();
-            self.work.window.add_pair(pair, &self.work.pair);
-        }
         self.paths.sampled.add_pair(pair, &self.work.pair);
         let mut reads: ArrayVec<Verb<'_>, 2> = self.paths.full.reads(&self.table, [pair.first, pair.second]).collect();
         post(lane, &mut reads[..]).await?;

@@ -157,6 +157,10 @@ impl Client {
     /// [R-INSERT-6]
     async fn search_under_locks(&mut self, lane: &mut dyn Lane, task: Task<'_>) -> Result<Option<Changed>, ErrorKind> {
         let roots = [task.pair.first, task.pair.second];
+        if lane.caps().local {
+            // The change may go on after another one of its client, which left its own rows. // [R-LOCK-7]
+            self.sample_pair(lane, task.pair).await?;
+        }
         self.work.window.clear();
         self.work.window.add_pair(task.pair, &self.work.pair);
         if self.uses_map(lane) {

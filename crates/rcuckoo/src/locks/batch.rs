@@ -60,7 +60,7 @@ pub(crate) struct LockBatch<'l> {
     /// Extent to write before any lock is held.
     pub(crate) extent: Option<&'l ExtentWrite<'l>>,
     pub(crate) tries: &'l [Try],
-    /// What a search has learned of full rows. [R-INSERT-7]
+    /// Corrections of the map of full rows, to be posted behind the tries. [R-INSERT-7]
     pub(crate) full: Option<&'l FullRows>,
 }
 
