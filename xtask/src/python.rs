@@ -170,10 +170,28 @@ fn environment(shell: &Shell, packages: &[&str]) -> Result<PathBuf, Outcome> {
         return Ok(folder);
     }
     passed(shell, shell.command("python3", ["-m", "venv", "--clear"]).arg(&folder))?;
-    let why = format!("{} cannot be installed from PyPI", packages.join(" and "));
-    passed(shell, pip(shell, &folder).args(packages)).map_err(|_| Outcome::NotAvailable(why))?;
+    let log = folder.join("install.log");
+    let install = |command: &mut Command| shell.run_into(command, &Budget::unlimited(), &log);
+    let outcome = install(pip(shell, &folder).args(packages)).and_then(|it| Ok((it, fs::read_to_string(&log)?)));
+    match outcome.map_err(|error| Outcome::Failed(format!("{}: {error}", log.display())))? {
+        (Outcome::Passed, _) => {}
+        (_, printed) => {
+            shell.say(printed.trim_end());
+            return Err(not_installed(&packages.join(" and "), &printed));
+        }
+    }
     fs::write(&is_complete, "").map_err(|error| Outcome::Failed(format!("{}: {error}", is_complete.display())))?;
     Ok(folder)
+}
+
+/// The outcome if pip printed this and did not install `packages`. Only an index out of reach makes the step
+/// unavailable: one that has other versions, or versions that exclude each other, is a failure.
+fn not_installed(packages: &str, printed: &str) -> Outcome {
+    let has_others = printed.split("(from versions: ").skip(1).any(|versions| !versions.starts_with("none"));
+    match has_others || printed.contains("ResolutionImpossible") {
+        true => Outcome::Failed(format!("{packages}: PyPI has no such versions; the output above says why")),
+        false => Outcome::NotAvailable(format!("{packages} cannot be installed from PyPI")),
+    }
 }
 
 fn pip(shell: &Shell, environment: &Path) -> Command {
@@ -185,5 +203,20 @@ fn passed(shell: &Shell, command: &mut Command) -> Result<(), Outcome> {
     match shell.run(command, &Budget::unlimited()) {
         Outcome::Passed => Ok(()),
         outcome => Err(outcome),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_index_out_of_reach_makes_the_step_unavailable() {
+        let missing = "ERROR: Could not find a version that satisfies the requirement mypy==2.4.1 (from versions: ";
+        let unreachable = format!("{missing}none)\nERROR: No matching distribution found for mypy==2.4.1\n");
+        assert!(matches!(not_installed("mypy", &unreachable), Outcome::NotAvailable(_)));
+        for printed in [&format!("{missing}1.0, 2.0)\n"), "ERROR: ResolutionImpossible: for help visit\n"] {
+            assert!(not_installed("mypy", printed).is_failure(), "{printed}");
+        }
     }
 }

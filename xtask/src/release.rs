@@ -6,6 +6,7 @@ use std::{env, fs, io};
 
 use crate::shell::{Outcome, Shell};
 use crate::steps::Step;
+use crate::test::patience;
 use crate::tools::{self, cargo_tool};
 use crate::{c, fuzz, instructions, mutants, porcupine, python, rdma};
 
@@ -140,7 +141,9 @@ fn forget_packages(target: &Path) -> io::Result<()> {
 fn advisories(shell: &Shell) -> Outcome {
     match cargo_tool(shell, &tools::DENY, &["deny", "fetch", "db"], &[]) {
         Outcome::Passed => cargo_tool(shell, &tools::DENY, &["deny", "--locked", "check", "advisories"], &[]),
-        _ => Outcome::NotAvailable("the advisory database cannot be reached".to_owned()),
+        // What else could fail, the configuration, is read by each run of the tests (step deny).
+        Outcome::Failed(_) => Outcome::NotAvailable("the advisory database could not be fetched".to_owned()),
+        other => other,
     }
 }
 
@@ -148,7 +151,12 @@ const NEXTEST: [&str; 6] = ["nextest", "run", "--locked", "--workspace", "--all-
 
 /// Runs the tests that measure the machine, one at a time.
 fn measured(shell: &Shell) -> Outcome {
-    cargo_tool(shell, &tools::NEXTEST, &[&NEXTEST[..], &["--run-ignored", "only", "--test-threads", "1"]].concat(), &[])
+    cargo_tool(
+        shell,
+        &tools::NEXTEST,
+        &[&NEXTEST[..], &["--run-ignored", "only", "--test-threads", "1"]].concat(),
+        patience(),
+    )
 }
 
 /// The tests that have a long form.
@@ -160,5 +168,5 @@ const LONG: &str = "(package(guira) & test(/^(counters|growth|histories|processe
 /// Runs the tests that have a long form.
 fn long(shell: &Shell) -> Outcome {
     let arguments = [&NEXTEST[..], &["--profile", "long", "-E", LONG]].concat();
-    cargo_tool(shell, &tools::NEXTEST, &arguments, &[("GUIRA_LONG", "1")])
+    cargo_tool(shell, &tools::NEXTEST, &arguments, &[&[("GUIRA_LONG", "1")], patience()].concat())
 }

@@ -19,6 +19,7 @@ use super::mutant::{Check, Mutant, Program, apply_all};
 use crate::artifact::Artifact;
 use crate::shell::{Budget, Outcome, Shell};
 use crate::steps::tail;
+use crate::test::patience;
 use crate::tree::Tree;
 
 /// The root file of the conformance suite.
@@ -51,6 +52,8 @@ pub struct Checked {
     /// The outcome in words.
     pub why: &'static str,
     pub hangs: bool,
+    /// Whether the test itself ended, and not only its program.
+    has_ended: bool,
 }
 
 /// The outcome of one mutant.
@@ -190,6 +193,8 @@ impl<'s> Copy<'s> {
         Ok(checked)
     }
 
+    /// Runs `checks` together, and then each that did not end by itself: if the program crashed or hung in one of them,
+    /// it may not have begun the others.
     fn run_program(&self, program: &Program, checks: &[&Check], mutant: Option<&str>) -> Result<Vec<Checked>> {
         let executable = self.executables.get(program).with_context(|| format!("{program} was not compiled"))?;
         let inside = self.shell.at(executable.package.clone());
@@ -198,10 +203,19 @@ impl<'s> Copy<'s> {
         let budget = Budget { until: self.budget.until.min(Instant::now() + Duration::from_secs(limit_s)), limit_s };
         let mut command = inside.command(&executable.path.to_string_lossy(), ["--exact"]);
         command.args(checks.iter().map(|check| &check.test)).env_remove(CHOICE);
-        command.envs(mutant.map(|name| (CHOICE, name)));
+        command.envs(mutant.map(|name| (CHOICE, name))).envs(patience().iter().copied());
         let outcome = inside.run_into(&mut command, &budget, &log)?;
         let printed = fs::read(&log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())?;
-        checks.iter().map(|check| ended(check, &printed, &outcome)).collect()
+        let mut checked = Vec::with_capacity(checks.len());
+        for check in checks {
+            match ended(check, &printed, &outcome)? {
+                Checked { has_ended: false, .. } if checks.len() > 1 => {
+                    checked.extend(self.run_program(program, &[check], mutant)?);
+                }
+                known => checked.push(known),
+            }
+        }
+        Ok(checked)
     }
 }
 
@@ -265,14 +279,14 @@ fn ended(check: &Check, printed: &str, outcome: &Outcome) -> Result<Checked> {
     let line = printed
         .lines()
         .find_map(|line| line.strip_prefix("test ")?.strip_prefix(check.test.as_str())?.strip_prefix(" ... "));
-    let (passed, why, hangs) = match (line, outcome) {
-        (Some("ok"), _) => (true, "passed", false),
-        (Some("FAILED"), _) => (false, "failed", false),
-        (_, Outcome::TimedOut(_)) => (false, "hung", true),
-        (_, Outcome::Failed(_)) => (false, "crashed its program", false),
+    let (has_ended, passed, why, hangs) = match (line, outcome) {
+        (Some("ok"), _) => (true, true, "passed", false),
+        (Some("FAILED"), _) => (true, false, "failed", false),
+        (_, Outcome::TimedOut(_)) => (false, false, "hung", true),
+        (_, Outcome::Failed(_)) => (false, false, "crashed its program", false),
         (_, other) => bail!("{check} did not run: {} {}", other.word(), other.detail()),
     };
-    Ok(Checked { check: check.clone(), passed, why, hangs })
+    Ok(Checked { check: check.clone(), passed, why, hangs, has_ended })
 }
 
 /// Writes a file unless its content is equal: then its time stays, and cargo does not compile it again.
@@ -288,8 +302,11 @@ fn write(bytes: &[u8], to: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
     use crate::artifact::tests::message;
+    use crate::report::Format;
 
     fn check() -> Check {
         Check::try_from("sim::deaths::a_put".to_owned()).expect("a name")
@@ -321,6 +338,29 @@ mod tests {
         assert_eq!(ended("test sim::deaths::a_put ... ", &failed).expect("it died"), (false, false));
         assert_eq!(ended("", &Outcome::TimedOut(String::new())).expect("it hung"), (false, true));
         assert!(ended("running 0 tests", &Outcome::Passed).is_err(), "a test that does not exist has no outcome");
+    }
+
+    #[test]
+    fn a_test_that_a_crash_kept_from_running_runs_by_itself() {
+        let directory = tempfile::tempdir().expect("a folder");
+        let path = directory.path().join("program");
+        // The first of two tests crashes the program; alone, the second passes.
+        let script = "#!/bin/sh\ncase $* in *a::first*) kill -9 $$;; *) echo 'test a::second ... ok';; esac\n";
+        fs::write(&path, script).expect("a file");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("a program");
+        let shell = Shell::new(directory.path().to_owned(), Format::Json);
+        let executable = Executable { path, package: directory.path().to_owned() };
+        let budget = Budget::unlimited();
+        let copy = Copy {
+            shell: &shell,
+            budget: &budget,
+            directory: directory.path().to_owned(),
+            executables: [(Program::Conformance, executable)].into(),
+        };
+        let checks = ["a::first", "a::second"].map(|name| Check::try_from(name.to_owned()).expect("a name"));
+        let checked = copy.run(&checks.into(), Some("a_mutant")).expect("both ran");
+        let outcomes: Vec<_> = checked.iter().map(|it| (it.check.test.as_str(), it.passed, it.why)).collect();
+        assert_eq!(outcomes, [("a::first", false, "crashed its program"), ("a::second", true, "passed")]);
     }
 
     #[test]

@@ -133,11 +133,12 @@ impl Start {
         };
         let is_wanted =
             |it: &&Artifact| it.package() == Some(package) && wanted.is_none_or(|target| target == it.target.name);
-        let mut starts = Vec::new();
+        let (mut starts, mut listed) = (Vec::new(), String::new());
         for it in tests.iter().filter(is_wanted) {
             let mut list = shell.command(&it.executable.to_string_lossy(), ["--list", "--format", "terse"]);
             let into = shell.target_directory("rdma").join("tests.txt");
             let printed = shell.read(list.args(names), budget, &into)?;
+            listed.push_str(&printed);
             let found = printed.lines().filter_map(|line| line.strip_suffix(": test"));
             let found: Vec<&str> = found.filter(|name| name.contains(part)).collect();
             if !found.is_empty() {
@@ -146,7 +147,10 @@ impl Start {
                 starts.push(Start { environment: environment.clone(), programs, arguments });
             }
         }
-        Ok(starts)
+        match gone(&listed, names) {
+            Some(name) => Err(Outcome::Failed(format!("no test of {package} has {name:?} in its name"))),
+            None => Ok(starts),
+        }
     }
 
     /// The line of `/tests/runs`.
@@ -154,6 +158,15 @@ impl Start {
         let program = self.programs[0].file_name().unwrap_or_default().to_string_lossy();
         format!("{}|{}|/tests/programs/{program}|{}\n", suite.name, self.environment, self.arguments)
     }
+}
+
+/// The first of `wanted`, parts of names, that is in the name of no listed test, because the tests were renamed or
+/// removed. An empty `wanted` means any test.
+fn gone<'n>(listed: &str, wanted: &[&'n str]) -> Option<&'n str> {
+    let tests = || listed.lines().filter_map(|line| line.strip_suffix(": test"));
+    let is_gone = |part: &&str| !tests().any(|name| name.contains(*part));
+    let any = if wanted.is_empty() { &[""] } else { wanted };
+    any.iter().copied().find(is_gone)
 }
 
 /// Builds the program `guira` and returns its path.
@@ -245,6 +258,14 @@ mod tests {
         assert_eq!(outcome("default 101 30 1\r\ndefault 0 2 0\r\nend\r\n"), failed("exit status 101 of suite default"));
         assert_eq!(outcome("default 0 31 0\n"), incomplete);
         assert_eq!(outcome(""), incomplete);
+    }
+
+    #[test]
+    fn every_named_test_must_be_there() {
+        let listed = "rdma::fence::a: test\nnode::b: test\nbench: benchmark\n";
+        assert_eq!(gone(listed, &["fence::", "node::b"]), None);
+        assert_eq!(gone(listed, &["fence::", "node::c"]), Some("node::c"));
+        assert_eq!((gone(listed, &[]), gone("", &[])), (None, Some("")));
     }
 
     #[test]
