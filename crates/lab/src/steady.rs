@@ -5,7 +5,7 @@
 //! [`SAME_RATE`], in the 99th percentile of latency within [`SAME_TAIL`], and no client was without a completed
 //! operation in the last one, whose latency would be missing.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use crate::driver::{OperationTally, PerOperation};
 
@@ -19,6 +19,11 @@ pub(crate) const PROGRESS_NS: u64 = 1_000_000;
 const LONGEST_NS: u64 = 60_000_000_000;
 /// Windows of a run whose time is given: the second one is twice as long as the first.
 const PARTS: u64 = 3;
+
+/// The ends of the steps in which a run advances over `times`: progress is reported at each.
+pub(crate) fn steps(times: Range<u64>, step_ns: u64) -> impl Iterator<Item = u64> {
+    times.clone().step_by(step_ns as usize).skip(1).chain([times.end])
+}
 
 /// A progress function, which gets the nanoseconds of virtual time that have passed; `Break` ends the run.
 pub type Progress<'p> = &'p mut dyn FnMut(u64) -> ControlFlow<()>;

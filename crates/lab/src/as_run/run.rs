@@ -13,7 +13,7 @@ use super::recovery::Faults;
 use super::search::ENTRIES;
 use super::table::Table;
 use crate::simulated::{Compute, Mix};
-use crate::steady::{Counts, Measurement, Next, PROGRESS_NS, Progress, Span, Steadiness};
+use crate::steady::{Counts, Measurement, Next, PROGRESS_NS, Progress, Span, Steadiness, steps};
 use crate::workload::{Operation, Rng, Zipfian};
 
 /// The time that the client of the authors' public code computes. For a lookup it is fitted to the first point of figure
@@ -159,15 +159,14 @@ fn measure(sim: &mut Sim, run: &Run, totals: &RefCell<Totals>, progress: Progres
         (Stopped::TimeUp, None) if progress(until_ns).is_break() => Err(RunError::Stopped),
         (Stopped::TimeUp, None) => Ok(()),
     };
-    step(sim, run.warm_ns)?;
+    let mut run_over = |sim: &mut Sim, times| steps(times, PROGRESS_NS).try_for_each(|until_ns| step(sim, until_ns));
+    run_over(sim, 0..run.warm_ns)?;
     totals.borrow_mut().is_measured = true;
     let (mut measurement, mut before, mut now_ns) = (Measurement::new(run.span), sim.usage(), run.warm_ns);
     loop {
-        let end_ns = now_ns + measurement.window_ns();
-        while now_ns < end_ns {
-            now_ns = (now_ns + PROGRESS_NS).min(end_ns);
-            step(sim, now_ns)?;
-        }
+        let begin_ns = now_ns;
+        now_ns += measurement.window_ns();
+        run_over(sim, begin_ns..now_ns)?;
         let totals = &mut *totals.borrow_mut();
         let inserts_left = run.most_inserts.saturating_sub(totals.inserts);
         match measurement.end_window(&mut totals.counts, inserts_left) {

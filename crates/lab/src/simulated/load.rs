@@ -166,14 +166,15 @@ impl Clients<'_> {
         self.testbed.spawn(sim, host, Box::new(task))
     }
 
-    /// Runs for a time, and kills clients at equal intervals from its begin on.
+    /// Runs for a time. Behind the warm-up it kills clients at equal intervals from its begin on.
     fn run_window(&mut self, sim: &mut Sim, window: Range<u64>, progress: Progress<'_>) -> Result<(), RunError> {
         let Run { deaths, load: Load { warm_ns, span, .. }, .. } = self.shared.run;
+        let deaths_per_second = if window.start < warm_ns { 0 } else { deaths.per_second };
         let calm_ns = if span == Span::UntilFull { INSERTS_NS } else { PROGRESS_NS };
-        let step_ns = 1_000_000_000_u64.checked_div(deaths.per_second).unwrap_or(calm_ns).max(1);
+        let step_ns = 1_000_000_000_u64.checked_div(deaths_per_second).unwrap_or(calm_ns).max(1);
         let (mut next_ns, end_ns) = (window.start, window.end);
         while next_ns < end_ns && !self.shared.work.is_over() {
-            if deaths.per_second > 0 {
+            if deaths_per_second > 0 {
                 self.kill(sim, deaths);
                 // The victim dies at one of its next verbs, which may follow a pause.
                 for until_ns in (next_ns + REPLACED_NS..next_ns + step_ns).step_by(REPLACED_NS as usize) {
@@ -183,7 +184,7 @@ impl Clients<'_> {
             }
             next_ns = (next_ns + step_ns).min(end_ns);
             sim.run_until(next_ns);
-            if progress(next_ns - warm_ns).is_break() {
+            if progress(next_ns.saturating_sub(warm_ns)).is_break() {
                 return Err(RunError::Stopped);
             }
         }

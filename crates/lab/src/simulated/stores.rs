@@ -10,7 +10,7 @@ use super::in_flight::all_of;
 use super::records::{Records, Repeats};
 use super::run::{Load, RunError, RunStats, Testbed};
 use super::worker::{Work, Worker};
-use crate::steady::{PROGRESS_NS, Progress};
+use crate::steady::{PROGRESS_NS, Progress, steps};
 
 /// Carries out a load on a store that was filled with records `0..filled`. Its clients change the store: fork it for each
 /// run that starts from it. If keys repeat, clients can only look them up.
@@ -61,9 +61,9 @@ pub fn run_store<S: Store + 'static>(
         testbed.spawn(&mut sim, host, Box::new(task));
     }
     work.measure(&mut sim, |sim, window| {
-        for until_ns in window.clone().step_by(PROGRESS_NS as usize).skip(1).chain([window.end]) {
+        for until_ns in steps(window, PROGRESS_NS) {
             sim.run_until(until_ns);
-            if progress(until_ns - load.warm_ns).is_break() {
+            if progress(until_ns.saturating_sub(load.warm_ns)).is_break() {
                 return Err(RunError::Stopped);
             }
         }

@@ -84,7 +84,7 @@ impl Work {
         mut run: impl FnMut(&mut Sim, Range<u64>) -> Result<(), RunError>,
     ) -> Result<(), RunError> {
         let Load { warm_ns, span, most_inserts, .. } = self.load;
-        sim.run_until(warm_ns);
+        run(sim, 0..warm_ns)?;
         self.is_measured.set(true);
         let (mut measurement, mut before, mut end_ns) = (Measurement::new(span), sim.usage(), warm_ns);
         loop {
