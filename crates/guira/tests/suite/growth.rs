@@ -470,7 +470,8 @@ fn the_dead_give_back_their_chunks_before_a_table_grows() {
 fn killed_inserters_lose_nothing() {
     const SEED: u64 = 5;
     let kills = if is_long() { 600 } else { 60 };
-    let (table, store) = Table::create(&options(100, 1_000_000).preset(Preset::Tiny));
+    // The inserters go on while others are started, a million keys in ten seconds.
+    let (table, store) = Table::create(&options(100, 100_000_000).preset(Preset::Tiny));
     let (mut rng, mut numbers) = (SplitMix64(SEED), [0; INSERTERS as usize]);
     let mut children: Vec<Option<Child>> = (0..INSERTERS).map(|id| Some(start(&table.url, id, 0, 8))).collect();
     for _ in 0..kills {
