@@ -376,9 +376,9 @@ impl Soak {
                 return;
             }
             self.state().running.insert(seed);
-            let (counts, wrong) = match catch_unwind(AssertUnwindSafe(|| self.subject.run(seed, 0))) {
+            let (counts, wrong) = match caught(|| self.subject.run(seed, 0)) {
                 Ok(Ran { counts, wrong, .. }) => (counts, wrong),
-                Err(panic) => (Counts::default(), vec![panic_message(panic.as_ref())]),
+                Err(panic) => (Counts::default(), vec![panic]),
             };
             let mut state = self.state();
             state.running.remove(&seed);
@@ -455,9 +455,15 @@ fn counts(counts: &Counts) -> String {
 }
 
 /// Returns the message of a panic.
-fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-    format!("it panicked: {}", text.unwrap_or("without a message"))
+/// Carries out a run, so that the seed of one that panics is not lost.
+///
+/// # Errors
+/// The message of the panic.
+pub fn caught<T>(run: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+        format!("it panicked: {}", text.unwrap_or("without a message"))
+    })
 }
 
 /// Formats a JSON string.

@@ -47,6 +47,8 @@ pub struct Shared {
     pub is_patient: bool,
     pub can_flip: bool,
     pub can_restart: bool,
+    /// Whether something in the plan costs a client its connection.
+    pub can_disconnect: bool,
     /// The time until which the memory node may lack memory, if it does in this run.
     pub shortage_ns: Option<u64>,
 }
@@ -494,7 +496,9 @@ impl Member {
                 kind: ErrorKind::Fabric { source: FabricError::Disconnected { .. } } | ErrorKind::Lost { .. },
                 ..
             })
-            | Failure::Extent(ExtentError::Fabric(FabricError::Disconnected { .. })) => {
+            | Failure::Extent(ExtentError::Fabric(FabricError::Disconnected { .. }))
+                if shared.can_disconnect =>
+            {
                 return Err(Stop);
             }
             failure => {

@@ -32,7 +32,7 @@ mod stores;
 mod tally;
 mod values;
 
-pub use command::command;
+pub use command::{caught, command};
 pub use describe::describe;
 pub use monitor::{Monitor, MonitorStats};
 pub use printed::{Lease, PrintedRun, RepairLog, run_printed, run_printed_examined};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use guira_check::history::{Answer, Call, History, HistoryError, SEARCH_STEPS};
 use guira_check::{CheckOptions, Concurrency, check_table};
-use guira_fabric::{Profile, Region};
+use guira_fabric::{MaskedCas, Profile, Region};
 use guira_fabric_sim::{
     Card, ClientId, Cluster, Element, Event, EventKind, FaultPlan, MemoryLimit, Network, NodeEvent, Sim, SimOptions,
     Stopped,
@@ -111,6 +111,7 @@ pub fn run_seen(
         is_patient: setup.is_patient(&plan),
         can_flip: plan.node.iter().any(|fault| matches!(fault.fault, NodeEvent::Flip { .. })),
         can_restart: plan.node.iter().any(|fault| fault.fault == NodeEvent::Restart),
+        can_disconnect: setup.can_disconnect(&plan),
         shortage_ns: plan.memory.as_ref().map(|limit| limit.until_ns),
         setup: Rc::new(setup.clone()),
         table: Arc::clone(&bench.table),
@@ -183,7 +184,8 @@ fn run_last_client(sim: &mut Sim, shared: &Shared, plan: &FaultPlan, clients: u3
     (clients..most).for_each(|_| {
         sim.spawn(|_| async {});
     });
-    let last = Member::new(most, shared);
+    // Its deadline is long, and a lookup reaches it only at a damaged row whose lock a dead client holds.
+    let last = Member::new(most, &Shared { is_patient: !shared.can_flip, ..shared.clone() });
     sim.spawn(|region| last.run_last(region));
     if sim.run_until(MOST_NS) != Stopped::Ended {
         shared.wrong.borrow_mut().push("the last client never ends".to_owned());
@@ -290,7 +292,13 @@ fn audit(bench: &Bench, shared: &Shared) {
         wrong.extend(report.problems.iter().map(|problem| format!("at the end: {problem}")));
         read_back(&bench, shared, &mut wrong);
     }
-    shared.tally.borrow_mut().extents += report.counts.extent_entries;
+    let mut tally = shared.tally.borrow_mut();
+    tally.extents += report.counts.extent_entries;
+    let changes_map = shared.setup.profile.caps().masked_cas != MaskedCas::CasLoop;
+    if changes_map && bench.table.geometry().full_rows_words() > 0 {
+        tally.noted_rows += bench.table.config().rows;
+        tally.misnoted_rows += bench.misnoted_rows().len() as u64;
+    }
 }
 
 /// Reads every key, as one more client.

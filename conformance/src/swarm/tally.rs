@@ -118,6 +118,10 @@ tally! {
     whole,
     /// Extents in use at the end.
     extents,
+    /// Rows with a bit in a map of full rows that the clients change, at the end.
+    noted_rows,
+    /// Those of which the map does not say what is true.
+    misnoted_rows,
     /// Locks reclaimed from dead clients, in preset `paper`.
     reclaimed,
     /// Repair leases that were revoked.

@@ -6,9 +6,10 @@
 use std::ffi::OsStr;
 use std::fmt::Display;
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
 /// A child process. Killed on drop.
 #[derive(Debug)]
@@ -89,7 +90,11 @@ impl Drop for Actor {
 
 /// A process that is not a child of this one. Killed on drop.
 #[derive(Debug)]
-pub struct Orphan(Pid);
+pub struct Orphan {
+    id: Pid,
+    /// The process itself, whose id may be another's once it has ended; `None` if it had ended before.
+    process: Option<OwnedFd>,
+}
 
 impl Orphan {
     /// The process whose id is this text.
@@ -97,18 +102,19 @@ impl Orphan {
     /// # Panics
     /// If it is no process id.
     pub fn of(id: &str) -> Orphan {
-        Orphan(id.parse().ok().and_then(Pid::from_raw).expect("a process id"))
+        let id = id.parse().ok().and_then(Pid::from_raw).expect("a process id");
+        Orphan { id, process: pidfd_open(id, PidfdFlags::empty()).ok() }
     }
 
     /// Whether it has not ended.
     pub fn is_running(&self) -> bool {
-        let stat = format!("/proc/{}/stat", self.0.as_raw_nonzero());
+        let stat = format!("/proc/{}/stat", self.id.as_raw_nonzero());
         std::fs::read_to_string(stat).is_ok_and(|stat| !stat.contains(") Z "))
     }
 
     /// Kills it, if it has not ended.
     pub fn kill(&self) {
-        let _ = kill_process(self.0, Signal::KILL);
+        let _ = self.process.as_ref().map(|process| pidfd_send_signal(process, Signal::KILL));
     }
 }
 

@@ -6,10 +6,11 @@
 //! miss one or see its counter decrease. *Fickle* keys are inserted and removed by one thread each, which knows what
 //! every answer must be; they force the steady ones to move. *Shared* keys are changed by all threads: a value that is
 //! read must have been written for that key, and in the end the presence of a key must equal its inserts less its
-//! removes. Afterwards the table is audited. Each table is worked on for 0.25 s, with `GUIRA_LONG=1` for 2.5 s.
+//! removes. Afterwards the table is audited. Each table is worked on for 0.25 s, with `GUIRA_LONG=1` for 2.5 s, and on
+//! until each thread has carried out [`LEAST_OPERATIONS`] and one has found a lock taken.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use guira_conformance::{Bench, Observed, Op, TestClient};
@@ -17,9 +18,12 @@ use guira_fabric::heap::Next;
 use guira_fabric::{Profile, Region, SplitMix64};
 use guira_layout::Preset;
 use guira_rcuckoo::{ClientConfig, Counters, Outcome};
+use guira_testing::patience;
 
 const THREADS: u64 = 8;
 const SEED: u64 = 77;
+/// Operations of each thread on each table, at least.
+const LEAST_OPERATIONS: u64 = 100;
 /// Average number of lane steps after which a thread yields its processor.
 const YIELD_ONE_IN: u64 = 40;
 
@@ -71,6 +75,10 @@ struct Shared {
     case: Case,
     /// Inserts minus removes of each shared key.
     presence: Vec<AtomicI64>,
+    /// Threads that have carried out their least operations.
+    ready: AtomicU64,
+    /// Whether a thread has found a lock taken.
+    has_conflict: AtomicBool,
     stop: AtomicBool,
 }
 
@@ -96,7 +104,7 @@ impl Worker<'_> {
     }
 
     fn run(&mut self) {
-        let case = self.shared.case;
+        let (case, mut is_ready) = (self.shared.case, false);
         while !self.shared.stop.load(Ordering::Relaxed) {
             match self.rng.below(8) {
                 0 | 1 => self.read(Kind::Steady, self.rng.clone().below(case.steady)),
@@ -106,6 +114,13 @@ impl Worker<'_> {
                 _ => self.change_shared(),
             }
             self.rng.next_u64();
+            if !is_ready && self.operations >= LEAST_OPERATIONS {
+                is_ready = true;
+                self.shared.ready.fetch_add(1, Ordering::Relaxed);
+            }
+            if self.client.client.counters().lock_conflicts > 0 {
+                self.shared.has_conflict.store(true, Ordering::Relaxed);
+            }
         }
     }
 
@@ -224,16 +239,24 @@ fn run(case: Case) {
         assert_eq!(first.apply(&op), Ok(Observed::Outcome(Outcome::Inserted)));
     }
     let presence = (0..case.steady.div_ceil(2)).map(|_| AtomicI64::new(0)).collect();
-    let shared = Shared { case, presence, stop: AtomicBool::new(false) };
+    let [has_conflict, stop] = Default::default();
+    let shared = Shared { case, presence, ready: AtomicU64::new(0), has_conflict, stop };
     let started = Instant::now();
     let reports: Vec<Report> = std::thread::scope(|scope| {
         let (bench, shared) = (&bench, &shared);
         let threads: Vec<_> = (0..THREADS).map(|me| scope.spawn(move || work(bench, shared, me))).collect();
-        while started.elapsed() < case.time && !threads.iter().any(|thread| thread.is_finished()) {
+        let is_enough = || {
+            let is_contended = shared.has_conflict.load(Ordering::Relaxed);
+            started.elapsed() >= case.time && shared.ready.load(Ordering::Relaxed) == THREADS && is_contended
+        };
+        while !is_enough() && started.elapsed() < patience() && !threads.iter().any(|thread| thread.is_finished()) {
             std::thread::sleep(Duration::from_millis(10));
         }
+        let has_waited_enough = is_enough();
         shared.stop.store(true, Ordering::Relaxed);
-        threads.into_iter().map(|thread| thread.join().expect("no thread fails")).collect()
+        let reports = threads.into_iter().map(|thread| thread.join().expect("no thread fails")).collect();
+        assert!(has_waited_enough, "too few operations or no conflict in {:?}", started.elapsed());
+        reports
     });
     let contents = bench.audit().expect("a table in order");
     let exists = |kind, i| contents.contains_key(&key(kind, i));

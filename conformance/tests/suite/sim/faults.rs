@@ -4,7 +4,7 @@ use guira_check::ProblemKind;
 use guira_conformance::block_on;
 use guira_fabric::{Profile, Region};
 use guira_fabric_sim::{Fault, Hazard, NodeEvent, Stopped};
-use guira_layout::{Preset, SuperblockError};
+use guira_layout::{Preset, RowId, SuperblockError};
 use guira_rcuckoo::{TableError, open_table};
 
 use crate::sim::scenario::{Flips, Run, Scenario, Tally};
@@ -44,7 +44,7 @@ fn a_slow_reordering_network_breaks_nothing() {
 #[test]
 fn dead_clients_leave_only_their_locks() {
     let hazards = [&Hazard::HARMLESS[..], &[Hazard::Death]].concat();
-    let (mut deaths, mut sound, mut stuck) = (0, 0, 0);
+    let (mut deaths, mut sound, mut stuck, mut guarded) = (0, 0, 0, 0);
     let total = runs(&Profile::ALL, &hazards, |mut run| {
         deaths += run.dead.len();
         let planned = run.plan.clients.iter().filter(|fault| matches!(fault.fault, Fault::Die { .. })).count();
@@ -58,14 +58,21 @@ fn dead_clients_leave_only_their_locks() {
             return;
         }
         stuck += 1;
+        let (locks, words) = (run.bench.table.locks(), run.bench.lock_words());
+        let held: Vec<_> = words.iter().flat_map(|(word, value)| locks.all_held(*word, *value)).collect();
         for problem in &report.problems {
             use ProblemKind::{DuplicateKey, RowTorn, StuckLock, UnfinishedCommit};
-            let left = [StuckLock, UnfinishedCommit, RowTorn, DuplicateKey];
-            assert!(left.contains(&problem.kind), "{problem}");
+            assert!(matches!(problem.kind, StuckLock | UnfinishedCommit | RowTorn | DuplicateKey), "{problem}");
+            if matches!(problem.kind, RowTorn | DuplicateKey) {
+                let row = problem.place.rsplit(' ').next().and_then(|row| row.parse().ok());
+                let lock = locks.lock_of(RowId(row.expect("the place ends in the row's number")));
+                assert!(held.iter().any(|(held, _)| *held == lock), "{problem}, although {lock} is free");
+                guarded += 1;
+            }
         }
     });
-    println!("{deaths} deaths; {sound} tables without locks, {stuck} with");
-    assert!(deaths > 50 && sound > 10 && stuck > 10 && total.busy > 10);
+    println!("{deaths} deaths; {sound} tables without locks, {stuck} with; {guarded} problems of rows");
+    assert!(deaths > 50 && sound > 10 && stuck > 10 && guarded > 0 && total.busy > 10);
 }
 
 /// [R-DROP-2] Clients whose connection breaks do not know the outcome of their last change, and stop; other clients

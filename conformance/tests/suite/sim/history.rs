@@ -55,8 +55,13 @@ impl History {
     }
 
     /// Records that the change failed without effect.
+    ///
+    /// # Panics
+    /// If a lookup has already found its value.
     pub fn unchanged(&mut self, change: Begun) {
-        self.keys[change.key].states[change.state].is_void = true;
+        let key = &mut self.keys[change.key];
+        assert!(key.floor < change.state, "a change of key {} was seen, and then had no effect", change.key);
+        key.states[change.state].is_void = true;
     }
 
     /// Begins a lookup.
@@ -105,4 +110,8 @@ fn a_key_never_answers_with_an_older_state_than_before() {
     assert!(history.found(history.begin_lookup(0), None).is_err(), "the removal had no effect");
     let given = [Some(1), None, Some(3)].map(|value| history.was_given(early, value));
     assert_eq!(given, [true, true, false]);
+    let fourth = history.begin_change(0, Some(4));
+    assert_eq!(history.found(history.begin_lookup(0), Some(4)), Ok(()));
+    let seen = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| history.unchanged(fourth)));
+    assert!(seen.is_err(), "a lookup found what had no effect");
 }
