@@ -190,7 +190,7 @@ impl Store {
         Pool::new(&self.0, max)
     }
 
-    /// Runs `call` with the blocking store, on a thread that is started for it: for functions that only
+    /// Runs `call` with the blocking store, on a thread of its own: for functions that only
     /// [`crate::Store`] has, such as [`crate::Store::stat`], [`crate::Store::check`] and [`crate::Store::scan`]. If
     /// this future is dropped, the thread still runs to its end.
     ///
