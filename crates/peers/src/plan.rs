@@ -35,6 +35,17 @@ pub enum System {
 }
 
 impl System {
+    /// Upper estimate of the bytes that a record takes beyond its key and value.
+    pub(crate) fn overhead_bytes(self) -> u64 {
+        match self {
+            System::Guira => 24,
+            System::Raw => 0,
+            System::Dashmap | System::Lmdb => 48,
+            System::Papaya => 80,
+            System::Redis | System::Memcached => 112,
+        }
+    }
+
     /// Every system.
     pub const ALL: [System; 7] =
         [System::Guira, System::Raw, System::Dashmap, System::Papaya, System::Lmdb, System::Redis, System::Memcached];
@@ -173,17 +184,6 @@ impl Way {
                 (Way::Server(_, 1), Task::Get | Task::DependentGet | Task::YcsbA) => 14_000,
                 (Way::Server(..), _) => 1_600,
             }
-    }
-
-    /// Upper estimate of the bytes that a record takes beyond its key and value.
-    fn overhead_bytes(self) -> u64 {
-        match self.name() {
-            System::Guira => 24,
-            System::Raw => 0,
-            System::Dashmap | System::Lmdb => 48,
-            System::Papaya => 80,
-            System::Redis | System::Memcached => 112,
-        }
     }
 }
 
@@ -363,7 +363,7 @@ impl Stage {
         let mut needs = Needs::default();
         let mut last = None;
         for way in ways.iter().filter(|way| last.replace(way.name()) != Some(way.name())) {
-            let each = way.overhead_bytes() + self.value_bytes as u64 * if self.is_of_words() { 1 } else { 2 };
+            let each = way.name().overhead_bytes() + self.value_bytes as u64 * if self.is_of_words() { 1 } else { 2 };
             let bytes = if way.name() == System::Raw { 0 } else { self.records * each };
             needs.memory_bytes += bytes;
             if matches!(way.name(), System::Guira | System::Lmdb) {

@@ -40,7 +40,7 @@ use crate::load::ProgressFn;
 use crate::machine::Machine;
 use crate::plan::System;
 use crate::record::{Records, WORD_BYTES};
-use crate::run::{Peer, server_peer};
+use crate::run::{Peer, check_memory, server_peer};
 use crate::server::{Kind, find_program};
 use crate::testbed::directory;
 
@@ -57,6 +57,7 @@ pub fn run_tcp(options: &TcpOptions, watch: &mut ProgressFn<'_>) -> Result<TcpRe
     let has_redis_benchmark = find_program(redis_benchmark::PROGRAM).is_some();
     let mut series = options.series(&names);
     series.retain(|series| series.way != Way::RedisBenchmark || has_redis_benchmark);
+    check_memory(&options.needs(&names, has_redis_benchmark), &machine)?;
     let mut testbed = Testbed::open(options, &names, has_redis_benchmark, watch)?;
     let rounds = testbed.measure(options, &series, &cores, watch)?;
     Ok(TcpReport::new(options, machine, cores, peers, &series, rounds))

@@ -4,7 +4,8 @@ use serde::Serialize;
 
 use crate::draws::Popularity;
 use crate::error::PeersError;
-use crate::plan::System;
+use crate::plan::{Needs, System};
+use crate::record::WORD_BYTES;
 
 /// Maximum number of connections: their client slots, one for each operation in flight, must fit into a table.
 const CONNECTIONS_MAX: usize = 256;
@@ -16,6 +17,8 @@ const PIPELINED_FACTOR: usize = 8;
 const OPERATIONS_MAX: usize = 1 << 26;
 /// Maximum number of rounds.
 const ROUNDS_MAX: u32 = 1000;
+/// Bytes of the key and the step that are drawn for an operation.
+const DRAWN_BYTES: u64 = 8 + 24;
 
 /// The mix of operations that is timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -141,6 +144,16 @@ impl TcpOptions {
         self.points().map(|point| self.operations_at(point)).max().unwrap_or(0)
     }
 
+    /// Returns what a run with these systems needs: the records, in a second server for redis-benchmark, too, and the
+    /// draws. The time is not estimated.
+    pub(super) fn needs(&self, names: &[System], has_redis_benchmark: bool) -> Needs {
+        let second = names.iter().find(|name| has_redis_benchmark && **name == System::Redis);
+        let servers = names.iter().chain(second);
+        let each: u64 = servers.map(|name| name.overhead_bytes() + 2 * WORD_BYTES as u64).sum();
+        let draws = DRAWN_BYTES * self.most_operations() as u64;
+        Needs { memory_bytes: self.records.saturating_mul(each) + draws, ..Needs::default() }
+    }
+
     /// Maximum number of clients of a table at one time: those of one measurement, and the one that loads.
     pub(super) fn most_clients(&self) -> usize {
         self.points().map(|point| point.connections * point.depth).max().unwrap_or(0) + 1
@@ -231,6 +244,13 @@ pub(super) mod tests {
             skip: Vec::new(),
             program: "guira".into(),
         }
+    }
+
+    #[test]
+    fn every_server_needs_memory_for_the_records() {
+        let options = TcpOptions { records: 1 << 30, ..options() };
+        let gib = |names: &[System], is_there| options.needs(names, is_there).memory_bytes >> 30;
+        assert_eq!([gib(&[System::Guira], true), gib(&[System::Redis], false), gib(&NAMES, true)], [40, 128, 440]);
     }
 
     #[test]
