@@ -12,7 +12,7 @@ use crate::commands::{
     quickstart, serve, single, stat, token, top, ycsb,
 };
 use crate::failure::{EXIT_MISUSE, ErrorText, exit_codes};
-use crate::output::{Format, Output, stdout_error};
+use crate::output::{Format, Output, stdout, stdout_error};
 
 /// Share a key/value table between processes in shared memory, without a server.
 ///
@@ -102,9 +102,9 @@ pub fn parse() -> Result<Arguments, ExitCode> {
         if !is_answer && asks_for_json(std::env::args_os()) {
             Output::new(Format::Json).error(&as_text(&error, std::env::args_os()));
         } else {
-            let printed = error.print().and_then(|()| io::stdout().flush());
-            if let Some(unwritten) = printed.err().filter(|_| is_answer) {
-                return Output::new(Format::Human).fail(&stdout_error(unwritten));
+            let printed = error.print().and_then(|()| io::stdout().flush()).map_err(stdout_error);
+            if is_answer && let Err(failure) = stdout().and(printed) {
+                return Output::new(Format::Human).fail(&failure);
             }
         }
         if is_answer { ExitCode::SUCCESS } else { ExitCode::from(EXIT_MISUSE) }

@@ -2,13 +2,14 @@
 
 use std::cell::RefCell;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read, StdinLock};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use guira_fabric::StandardFile;
 use guira_input::{InputError, RecordEncoder, Records};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -75,6 +76,20 @@ pub fn open_watched(
     Ok((Records::new(reader, &opened.name, format.map(Into::into), encoder)?, opened.size_bytes))
 }
 
+/// Returns standard input.
+///
+/// # Errors
+/// It was closed when the program started.
+pub fn stdin() -> io::Result<StdinLock<'static>> {
+    open_at_start(StandardFile::Input)?;
+    Ok(io::stdin().lock())
+}
+
+/// Refuses a standard file that was closed when the program started.
+pub fn open_at_start(file: StandardFile) -> io::Result<()> {
+    if file.was_closed() { Err(io::Error::other("it is closed")) } else { Ok(()) }
+}
+
 /// An open input, with its properties.
 struct Opened {
     file: File,
@@ -104,7 +119,7 @@ impl Opened {
 
     fn stdin() -> Result<Opened, InputError> {
         let name = "standard input".to_owned();
-        match io::stdin().as_fd().try_clone_to_owned() {
+        match stdin().and_then(|stdin| stdin.as_fd().try_clone_to_owned()) {
             // No size, because a file may be read from the middle.
             Ok(file) => Ok(Opened { size_bytes: None, ..Opened::of(file.into(), name)? }),
             Err(source) => Err(InputError::Read { name, source }),

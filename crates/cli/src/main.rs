@@ -4,7 +4,7 @@
 //! text for people or JSON for programs.
 //!
 //! Invariants: only a command's answer goes to standard output; a failure is one line on standard error and an exit
-//! code of [`failure::EXIT_CODES`]; a closed standard output ends the program without an error.
+//! code of [`failure::EXIT_CODES`]; a reader that closes standard output ends the program without an error.
 
 #![forbid(unsafe_code)]
 

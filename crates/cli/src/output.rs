@@ -1,16 +1,18 @@
 //! Output: the only module that writes to standard output and standard error.
 //!
-//! Invariants: a closed standard output ends what is written piece by piece, by [`Failure::ClosedOutput`], and changes
-//! nothing else; it is never a panic. A closed standard error is ignored. JSON is one object on one line.
+//! Invariants: a reader that closes standard output ends what is written piece by piece, by [`Failure::ClosedOutput`],
+//! and changes nothing else; it is never a panic. A standard output that was closed from the start cannot be written. A closed standard error is ignored. JSON is one object on one line.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal, StdoutLock, Write};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
 use guira::admin::printable;
+use guira_fabric::StandardFile;
 use serde::Serialize;
 
 use crate::failure::{ErrorText, Failure};
+use crate::input;
 use crate::units::count;
 
 /// The format of answers.
@@ -63,14 +65,14 @@ impl Output {
 
     /// Writes bytes as they are; on a terminal, adds a newline.
     pub fn bytes(&self, bytes: &[u8]) -> Result<(), Failure> {
-        let mut stdout = io::stdout().lock();
+        let mut stdout = stdout()?;
         let end: &[u8] = if stdout.is_terminal() { b"\n" } else { b"" };
         stdout.write_all(bytes).and_then(|()| stdout.write_all(end)).and_then(|()| stdout.flush()).map_err(stdout_error)
     }
 
     /// Writes a line.
     pub fn line(&self, line: &str) -> Result<(), Failure> {
-        let mut stdout = io::stdout().lock();
+        let mut stdout = stdout()?;
         writeln!(stdout, "{line}").and_then(|()| stdout.flush()).map_err(stdout_error)
     }
 
@@ -123,6 +125,12 @@ impl Output {
             }
         }
     }
+}
+
+/// Returns standard output, unless it was closed when the program started.
+pub fn stdout() -> Result<StdoutLock<'static>, Failure> {
+    input::open_at_start(StandardFile::Output).map_err(stdout_error)?;
+    Ok(io::stdout().lock())
 }
 
 /// Turns a failure to write to standard output into a command's failure.

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -13,6 +13,7 @@ use guira::EntryFormat;
 use guira_input::{Record, RecordEncoder, VALUE_BYTES_MAX, from_hex, printable, to_hex};
 
 use crate::failure::Failure;
+use crate::input;
 use crate::units::counted;
 
 /// Maximum number of characters of a key in an answer.
@@ -127,7 +128,8 @@ impl Notation {
     /// Reads a value from a file, as raw bytes in any notation; `-` is standard input.
     pub fn value_of_file(self, path: &Path, format: EntryFormat) -> Result<Vec<u8>, Failure> {
         let value = if path == Path::new("-") {
-            read_all("standard input", io::stdin().lock())?
+            let name = "standard input";
+            read_all(name, input::stdin().map_err(Failure::host(format!("read {name}")))?)?
         } else {
             let name = path.display().to_string();
             let file = File::open(path).map_err(Failure::host(format!("open {name}")))?;

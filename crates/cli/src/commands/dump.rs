@@ -1,6 +1,6 @@
 //! `guira dump`: prints all records of a table.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{BufWriter, Write};
 use std::ops::ControlFlow;
 
 use clap::{Args, ValueEnum};
@@ -11,7 +11,7 @@ use guira_input::{jsonl, tsv};
 use super::owner::Owner;
 use super::{Verdict, WaitOptions, tls};
 use crate::failure::{ErrorText, Failure};
-use crate::output::{Format, Output, stdout_error};
+use crate::output::{Format, Output, stdout, stdout_error};
 use crate::text::{Notation, NotationOptions};
 
 /// Size of the output buffer in bytes.
@@ -65,7 +65,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     };
     let store = arguments.wait.open_read_only(&arguments.url)?;
     let notation = arguments.notation.notation(store.table().config().format)?;
-    let mut writer = BufWriter::with_capacity(BUFFER_BYTES, io::stdout().lock());
+    let mut writer = BufWriter::with_capacity(BUFFER_BYTES, stdout()?);
     let mut written = Ok(());
     let mut print = |key: &[u8], value: &[u8]| {
         written = write(kind, notation, (key, value), &mut writer);

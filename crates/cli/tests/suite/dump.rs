@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 
-use crate::common::{Run, Table, command, damage, guira, guira_with_input};
+use crate::common::{Run, Table, command, damage, guira, guira_with_input, shell};
 
 /// Entries of a row of `fixed:8:8`.
 const ENTRIES_PER_ROW: usize = 7;
@@ -167,6 +167,32 @@ fn guira_into_a_full_disk(arguments: &[&str]) -> Run {
     let full = File::options().write(true).open("/dev/full").expect("every Linux has it");
     let child = command(arguments).stdout(full).spawn().expect("the program starts");
     Run::of(child.wait_with_output().expect("it ends"), arguments)
+}
+
+/// `>&-` and `<&-` in a shell, and a service manager that opens no standard files.
+#[test]
+fn a_closed_standard_file_is_not_an_empty_one() {
+    let table = Table::new("closed", "bytes:64");
+    let url = table.url();
+    guira(&["put", url, "cuckoo", "grey"]).expect(0);
+    for (command, said) in [
+        (format!("put {url} cuckoo --value-file - <&-"), "cannot read standard input: it is closed\n"),
+        (format!("load {url} - <&-"), "cannot read standard input: it is closed; nothing was loaded\n"),
+        (format!("get {url} cuckoo >&-"), "cannot write to standard output: it is closed\n"),
+        (format!("dump {url} >&-"), "cannot write to standard output: it is closed\n"),
+        (format!("stat {url} --format human >&-"), "cannot write to standard output: it is closed\n"),
+        ("--help >&-".to_owned(), "cannot write to standard output: it is closed\n"),
+        (
+            format!("put {url} ani black >&-"),
+            "cannot write to standard output: it is closed; already done: inserted \"ani\"\n",
+        ),
+    ] {
+        assert_eq!(shell(&format!("guira {command}")).expect(3).stderr, format!("guira: {said}"), "{command}");
+    }
+    assert_eq!(guira(&["get", url, "cuckoo"]).expect(0).stdout, b"grey");
+    // Programs that want no input and no output open /dev/null, often for reading and writing.
+    shell(&format!("guira get {url} cuckoo 1<>/dev/null && guira put {url} ani --value-file - 0<>/dev/null")).expect(0);
+    assert_eq!(guira(&["get", url, "ani"]).expect(0).stdout, b"");
 }
 
 #[test]
