@@ -195,6 +195,29 @@ fn a_table_of_others_holds_the_same_after_a_run() {
     guira(&["check", table.url()]).expect(0);
 }
 
+/// Records beyond --records, loaded or inserted by an earlier run, are only in the way of workloads that insert.
+#[test]
+fn a_table_with_further_records_is_used_only_by_workloads_that_insert_none() {
+    let run = |table: &Table, workload, records, more: &[&str]| {
+        let size = ["--records", records, "--operations", "100", "--threads", "3"];
+        guira(&[&["ycsb", table.url(), "--workload", workload][..], &size, more].concat())
+    };
+    let (loaded, inserted) = (Table::unused("more-loaded"), Table::unused("more-inserted"));
+    run(&loaded, "a", "2000", &["--keep"]).expect(0);
+    run(&inserted, "w", "100", &["--keep"]).expect(0);
+    for table in [&loaded, &inserted] {
+        for workload in ["w", "d"] {
+            let refused = run(table, workload, "100", &[]).expect(2);
+            assert!(refused.stderr.contains("holds records of a run beyond --records 100"), "{}", refused.stderr);
+        }
+        run(table, "c", "100", &[]).expect(0);
+        let other = run(table, "w", "100", &["--into-existing", "--seed", "2"]).expect(0).text();
+        assert!(other.contains(" of the run removed"), "{other}");
+    }
+    assert_eq!((entries(&loaded), entries(&inserted)), (2000, 200));
+    run(&loaded, "d", "2000", &[]).expect(0);
+}
+
 /// In a table of short keys, a run soon meets existing keys, which it leaves as they are.
 #[test]
 fn a_key_of_others_is_never_replaced() {

@@ -42,8 +42,9 @@ const KEY_BYTES: u16 = 8;
 /// (SIGKILL) leaves it behind: the next run with its URL says so, and guira destroy removes it.
 ///
 /// An existing table is used if it holds the records of such a run, with the same --records and --seed, as --keep
-/// leaves it. Any other table is used only with --into-existing, which never replaces a key that the table holds, and
-/// removes the records that the run inserted. A run that is killed (SIGKILL, or a second Ctrl-C) leaves them behind.
+/// leaves it, and none that the workload would insert. Any other table is used only with --into-existing, which never
+/// replaces a key that the table holds, and removes the records that the run inserted. A run that is killed (SIGKILL,
+/// or a second Ctrl-C) leaves them behind.
 ///
 /// Throughput includes the two clock readings that time an operation; --latency-every times fewer operations.
 #[derive(Debug, Args)]
@@ -169,10 +170,16 @@ fn origin(arguments: &Arguments, store: &Store) -> Result<Origin, Failure> {
     if arguments.into_existing {
         return Ok(Origin::Foreign);
     }
+    let Arguments { url, records, seed, workload, .. } = arguments;
     if holds_records_of_run(arguments, store)? {
+        if arguments.inserts() && holds_further_records(arguments, store)? {
+            return Err(Failure::Misuse(format!(
+                "{url} exists, and holds records of a run beyond --records {records}, so workload {workload} cannot \
+                 insert them: another --seed with --into-existing gives other records; nothing was changed"
+            )));
+        }
         return Ok(Origin::EarlierRun);
     }
-    let Arguments { url, records, seed, .. } = arguments;
     let what = format!("{url} exists, but does not hold the records of a run with --records {records} --seed {seed}");
     let advice = match (arguments.no_load, store.stat()?.region.node()) {
         (true, _) => "--into-existing --keep, instead of --no-load, loads them beside its own records".to_owned(),
@@ -198,15 +205,36 @@ fn holds_records_of_run(arguments: &Arguments, store: &Store) -> Result<bool, Fa
         return Ok(false);
     }
     let step = usize::try_from(records.div_ceil(SAMPLED_RECORDS)).unwrap_or(usize::MAX);
-    let (mut reader, mut key, mut value) = (store.reader(), Vec::new(), Vec::new());
+    let mut holds = holds(store, shape);
     for record in (0..records).step_by(step).chain([records - 1]) {
-        shape.key_into(record, &mut key);
-        let is_there = reader.get_into(&key, &mut value)?;
-        if !is_there || value.len() != shape.value_bytes() || check_value(record, &value).is_err() {
+        if !holds(record)? {
             return Ok(false);
         }
     }
     Ok(true)
+}
+
+/// Whether a table holds records that this run would insert: it was loaded with more, or a run's inserts were kept.
+fn holds_further_records(arguments: &Arguments, store: &Store) -> Result<bool, Failure> {
+    let shape = shape(arguments, store)?;
+    let end = arguments.records.saturating_add(arguments.operations.min(SAMPLED_RECORDS)).min(shape.records_max());
+    let mut holds = holds(store, shape);
+    for record in arguments.records..end {
+        if holds(record)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Returns a function that tells whether a table holds a record with a run's value, of any version.
+fn holds(store: &Store, shape: RecordFormat) -> impl FnMut(u64) -> Result<bool, Failure> {
+    let (mut reader, mut key, mut value) = (store.reader(), Vec::new(), Vec::new());
+    move |record| {
+        shape.key_into(record, &mut key);
+        let is_there = reader.get_into(&key, &mut value)?;
+        Ok(is_there && value.len() == shape.value_bytes() && check_value(record, &value).is_ok())
+    }
 }
 
 /// Returns the format of the run's records in this table.
@@ -345,12 +373,17 @@ fn failure_after_removal(url: &Url, failure: Failure, removal: Removal) -> Failu
 }
 
 impl Arguments {
+    /// Whether the workload inserts records.
+    fn inserts(&self) -> bool {
+        self.workload.other_operation() == Operation::Insert
+    }
+
     /// Whether to remove the records that the run inserted.
     fn removes(&self, origin: Origin, is_done: bool) -> bool {
         let is_kept = self.keep && is_done;
         match origin {
             Origin::MadeHere => false,
-            Origin::EarlierRun => self.workload.other_operation() == Operation::Insert && !is_kept,
+            Origin::EarlierRun => self.inserts() && !is_kept,
             Origin::Foreign => !is_kept,
         }
     }
