@@ -40,7 +40,12 @@ pub const EXIT_CODES: [(u8, &str); 5] = [
          file that was truncated while it was served, a counter that is not a number, a memory node that is \
          unreachable or refuses access, or a lock that another client holds",
     ),
-    (EXIT_INTERRUPTED, "interrupted by SIGINT (Ctrl-C), SIGTERM, SIGHUP or SIGXCPU (ulimit -t)"),
+    (
+        EXIT_INTERRUPTED,
+        "interrupted by SIGINT (Ctrl-C), SIGTERM, SIGHUP or SIGXCPU (ulimit -t); a command that has nothing to \
+         complete or to remove, such as get or dump, is ended by the signal itself; serve and top stop in order, with \
+         code 0",
+    ),
 ];
 
 /// The form of errors on standard error.

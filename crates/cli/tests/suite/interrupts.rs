@@ -3,14 +3,14 @@
 //! what is left.
 
 use std::io::{ErrorKind, Write};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use crate::common::{PROGRAM, Run, Table, command, guira, sh};
+use crate::common::{PROGRAM, Run, Table, command, guira, guira_with_input, sh};
 use guira_testing::{ScratchFolder, wait_until};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
@@ -395,6 +395,23 @@ fn every_signal_is_an_interrupt() {
         assert!(run.stderr.contains("which this command created, was destroyed"), "{signal:?}: {}", run.stderr);
         assert!(!Path::new(&table.path()).exists(), "{signal:?}: the table is left");
     }
+}
+
+/// As the help says: only commands that have something to complete or to remove catch signals.
+#[test]
+fn a_command_with_nothing_to_complete_is_ended_by_the_signal_itself() {
+    let table = Table::new("nothing", "bytes:64");
+    let lines: String = (0..900).map(|n| format!("key {n}\t{}\n", "value ".repeat(200))).collect();
+    guira_with_input(&["load", table.url(), "-"], lines.as_bytes()).expect(0);
+    for signal in SIGNALS {
+        // More than a pipe holds, and nobody reads it.
+        let mut child = start(&["dump", table.url()]);
+        send(&child, Target::Command, signal);
+        assert_eq!(child.wait().expect("it ends").signal(), Some(signal.as_raw()));
+    }
+    let help = guira(&["--help"]).expect(0).text();
+    let said = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains("such as get or dump, is ended by the signal itself; serve and top stop in order"), "{help}");
 }
 
 /// Signals that are ignored when a command starts, such as SIGINT in the background of a script, stay ignored.
