@@ -233,8 +233,27 @@ fn a_table_grows_behind_a_node() {
     assert!(stat.contains("it grows to ") && stat.contains("which grow to "), "{stat}");
     assert!(guira(&["check", &url]).expect(0).text().contains("is sound: "));
     let refused = guira_with_input(&["load", &url, "-"], lines(300_000).as_bytes()).expect(3).stderr;
-    assert!(refused.contains("the memory node has only "), "{refused}");
+    assert!(refused.contains("the memory node's limit (--max-memory) has only "), "{refused}");
     assert_eq!(guira(&["get", &url, "key 19999"]).expect(0).text(), format!("value {}", "x".repeat(19_999 % 90)));
+    server.stop("-TERM");
+}
+
+/// A new table fits the limit, or is refused before it is created; one that exists is served, and the node says so.
+#[test]
+fn the_limit_of_memory_is_that_of_every_table() {
+    let table = Table::unused("limit");
+    let backing = ["serve", "--listen", "127.0.0.1:0", "--backing", table.url()];
+    for (more, allowed) in
+        [(&["--max-memory", "1K"][..], "1.0 KiB"), (&["--capacity", "1M", "--max-memory", "8MiB"], "8.0 MiB")]
+    {
+        let refused = guira(&[&backing[..], more].concat()).expect(2).stderr;
+        assert!(refused.contains(&format!("--max-memory allows {allowed}: ")), "{refused}");
+    }
+    assert!(!Path::new(&table.path()).exists());
+    guira(&["create", table.url(), "--capacity", "1000"]).expect(0);
+    let server = Server::start(&["--backing", table.url(), "--max-memory", "1K"]);
+    let differences = server.ready["differences"].to_string();
+    assert!(differences.contains("of memory already, not at most 1.0 KiB"), "{differences}");
     server.stop("-TERM");
 }
 

@@ -35,8 +35,10 @@ use crate::region::{Access, ShmRegion, SlotLocks, boot_id};
 pub(crate) const STEP_BYTES: u64 = 16 << 20;
 /// Bytes of memory of a file that grows, from which on it grows by whole huge pages: 32 of them.
 const LARGE_BYTES: u64 = 32 * HUGE_PAGE_BYTES;
-/// The name in error messages of who sets [`Limits`].
-const LIMITER: &str = "the memory node";
+/// The name in error messages of the limit on what is reserved at once.
+const NODE: &str = "the memory node";
+/// The name in error messages of the limit on the whole file.
+const NODE_LIMIT: &str = "the memory node's limit (--max-memory)";
 /// The number of temporary names that are tried. One is taken only if a process that had our process id was killed.
 const MAX_TEMPORARY_NAMES: u32 = 64;
 
@@ -329,16 +331,19 @@ impl Limits {
     pub(crate) const NONE: Limits = Limits { at_once: u64::MAX, of_file: u64::MAX };
 
     fn require(self, wanted: u64, file: BorrowedFd<'_>, task: Task<'_>) -> Result<(), ShmError> {
-        let mut available = self.at_once;
+        let (mut available, mut limiter) = (self.at_once, NODE);
         if self.of_file < u64::MAX {
             let stat = rustix::fs::fstat(file).map_err(task.failed("determine its size"))?;
-            available = available.min(self.of_file.saturating_sub(stored_bytes(&stat)));
+            let left = self.of_file.saturating_sub(stored_bytes(&stat));
+            if left < available {
+                (available, limiter) = (left, NODE_LIMIT);
+            }
         }
         if wanted <= available {
             return Ok(());
         }
         let (attempt, path) = (task.attempt, task.path.to_owned());
-        Err(ShmError::NoSpace { attempt, path, limiter: LIMITER.to_owned(), wanted, available })
+        Err(ShmError::NoSpace { attempt, path, limiter: limiter.to_owned(), wanted, available })
     }
 }
 

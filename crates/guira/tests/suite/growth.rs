@@ -290,7 +290,10 @@ fn a_node_lets_a_table_grow_no_further_than_it_may() {
     let refused = (0..).find_map(|i| client.put(&key(0, i), &[0; 8]).err().map(|error| (i, error)));
     let (keys, refused) = refused.unwrap();
     println!("key {keys}: {refused}");
-    assert!(refused.insufficient_space().is_some() && refused.to_string().contains("the memory node has only "));
+    assert!(
+        refused.insufficient_space().is_some()
+            && refused.to_string().contains("the memory node's limit (--max-memory) has only ")
+    );
     assert!(refused.effect() == guira::Effect::None && remote.reader().get(&key(0, keys)).unwrap().is_none());
     let stored = store.stat().unwrap().region.file().unwrap().stored_bytes;
     assert!(keys > 10_000 && stored <= bytes + (1 << 20), "{keys} keys, {stored} bytes");

@@ -10,6 +10,7 @@ use super::Arguments;
 use crate::commands::{create, owner};
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::units::{bytes, count, rounded_down};
 
 /// The word for the memory of this process.
 const MEMORY: &str = "memory";
@@ -63,7 +64,9 @@ impl ServedTable {
                 Err(failure) => return Err(failure),
             }
         }
-        let store = match create::create(url, &arguments.create_options(&name)?, output) {
+        let options = arguments.create_options(&name)?;
+        arguments.refuse_beyond_limit(&options)?;
+        let store = match create::create(url, &options, output) {
             // Another process created it first.
             Err(Failure::AlreadyExists { .. }) => return ServedTable::existing(open()?, name, arguments),
             created => created?,
@@ -77,7 +80,12 @@ impl ServedTable {
     }
 
     fn existing(store: Store, name: String, arguments: &Arguments) -> Result<ServedTable, Failure> {
-        let differences = differences(&store, &name, arguments)?;
+        let mut differences = differences(&store, &name, arguments)?;
+        let stored_bytes = store.stat()?.region.file().map_or(0, |file| file.stored_bytes);
+        differences.extend(arguments.max_memory.filter(|most| stored_bytes > *most).map(|most| {
+            let (stored, most) = (bytes(stored_bytes), bytes(most));
+            format!("{name} exists and is served as it is: it has {stored} of memory already, not at most {most}")
+        }));
         Ok(ServedTable { store, name, is_new: false, differences })
     }
 }
@@ -104,6 +112,26 @@ impl Arguments {
             options = options.max_clients(clients);
         }
         Ok(self.max_capacity.into_iter().fold(options, CreateOptions::max_capacity))
+    }
+
+    /// Refuses to create a table that takes more memory from the start than it may.
+    fn refuse_beyond_limit(&self, options: &CreateOptions) -> Result<(), Failure> {
+        // Options of no table are refused when it is created.
+        let (Some(most), Ok(needed)) = (self.max_memory, options.memory_bytes()) else { return Ok(()) };
+        if needed <= most {
+            return Ok(());
+        }
+        let remedy = match options.capacity_within(most) {
+            Some(keys) if self.max_capacity.is_none() && self.capacity.is_some() => {
+                format!("there is room for {} keys", count(rounded_down(keys)))
+            }
+            _ => "allow more, or create it for fewer keys or clients".to_owned(),
+        };
+        Err(Failure::Misuse(format!(
+            "the new table takes {} from the start, and --max-memory allows {}: {remedy}; nothing was changed",
+            bytes(needed),
+            bytes(most)
+        )))
     }
 }
 
@@ -182,6 +210,24 @@ mod tests {
             assert!(difference.contains(wanted), "{line}: {difference}");
         }
         assert!(differences(&store, "shm://a", &parsed("--capacity 0")).is_err());
+    }
+
+    #[test]
+    fn a_new_table_has_no_more_memory_than_it_may() {
+        let refused = |line: &str| {
+            let arguments = parsed(line);
+            arguments.refuse_beyond_limit(&arguments.create_options("memory").unwrap()).err().map(|it| it.to_string())
+        };
+        for line in ["", "--max-memory 64MiB", "--capacity 1k --max-memory 8MiB", "--capacity 1M"] {
+            assert_eq!(refused(line), None, "{line}");
+        }
+        for (line, remedy) in [
+            ("--max-memory 1K", "allow more, or create it for fewer keys or clients; nothing was changed"),
+            ("--capacity 1k --max-capacity 1M --max-memory 1K", "allow more, or create"),
+            ("--capacity 1M --max-memory 8MiB", "and --max-memory allows 8.0 MiB: there is room for "),
+        ] {
+            assert!(refused(line).is_some_and(|said| said.contains(remedy)), "{line}: {:?}", refused(line));
+        }
     }
 
     #[test]

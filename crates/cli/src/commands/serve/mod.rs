@@ -78,8 +78,9 @@ pub struct Arguments {
     /// Number of keys that a new table may grow to hold: 10M, 1G. Default: with --capacity it does not grow.
     #[arg(long, value_name = "N", value_parser = units::parse_count)]
     pub max_capacity: Option<u64>,
-    /// Memory that a table which grows may take: 512MiB, 2G. Default: what its file system has. With --rdma the limit
-    /// of locked memory must be twice as much.
+    /// Memory that the table may take: 512MiB, 2G. A new table that would take more from the start is refused; one
+    /// that grows stops there. Default: what its file system has. With --rdma the limit of locked memory must be twice
+    /// as much.
     #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
     pub max_memory: Option<u64>,
     /// How a new table stores keys and values: fixed:K:V or bytes:N; see guira create. Default: bytes:64.

@@ -167,7 +167,10 @@ fn a_node_takes_no_more_memory_than_it_may() {
     let refused = reserve(&client, 8 * MIB..10 * MIB).unwrap_err();
     println!("{refused}");
     let FabricError::NoMemory { wanted, available, limiter } = refused else { panic!("{refused}") };
-    assert!(available < wanted && limiter == "the memory node", "{wanted}, {available}, {limiter}");
+    assert!(
+        available < wanted && limiter == "the memory node's limit (--max-memory)",
+        "{wanted}, {available}, {limiter}"
+    );
     let batch = [
         Verb::Write { addr: Addr::main(4 * MIB), words: &[1] },
         Verb::Write { addr: Addr::main(32 * MIB), words: &[1; 1 << 17] },
@@ -350,7 +353,7 @@ fn a_table_that_may_not_grow_further_is_as_before() {
     let store = Store::create_unnamed(&limited()).unwrap();
     let limit = store.stat().unwrap().region.file().unwrap().stored_bytes + 4 * MIB;
     let served = store.serve(&options(&devices).max_memory(limit)).unwrap();
-    assert_grows_until_refused(&url_of_handle(&served, &devices), "the memory node has only ");
+    assert_grows_until_refused(&url_of_handle(&served, &devices), "the memory node's limit (--max-memory) has only ");
     served.stop().unwrap();
     assert_clean(&store, 100);
     // Inherited by the other process. Root has none, so the other process is not root's.

@@ -92,7 +92,10 @@ fn a_node_takes_no_more_memory_than_it_may() {
     let refused = reserve(&client, 8 * MIB..10 * MIB).expect_err("2 MiB in all");
     println!("{refused}");
     let FabricError::NoMemory { wanted, available, limiter } = refused else { panic!("{refused}") };
-    assert!(wanted > 0 && available < wanted && limiter == "the memory node", "{wanted}, {available}, {limiter}");
+    assert!(
+        wanted > 0 && available < wanted && limiter == "the memory node's limit (--max-memory)",
+        "{wanted}, {available}, {limiter}"
+    );
     // The first verb would fit.
     let batch = [
         Verb::Write { addr: Addr::main(4 * MIB), words: &[1] },
