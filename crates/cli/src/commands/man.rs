@@ -20,12 +20,13 @@ const SECTION: &str = "1";
 
 /// Print the manual page, or write the pages of all commands.
 ///
-/// To read it: guira man | man -l -. To install the pages: write them to ~/.local/share/man/man1.
+/// To read it: guira man | man -l -. To install the pages: write them to ~/.local/share/man/man1. The page of lab ask is
+/// guira-lab-ask, and so on.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Print the page of this command instead.
+    /// Print the page of this command instead: create, or lab ask.
     #[arg(value_name = "COMMAND", conflicts_with = "out")]
-    pub page: Option<String>,
+    pub page: Vec<String>,
     /// Write the pages of the program and of each command to this directory, which is created if it does not exist.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
@@ -52,20 +53,18 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     match &arguments.out {
         Some(directory) => write(directory.clone(), output)?,
         None => {
-            let page = page_of(arguments.page.as_deref())?;
+            let page = page_of(&arguments.page)?;
             output.answer(&page, || page.page.trim_end().to_owned())?;
         }
     }
     Ok(Verdict::Fine)
 }
 
-fn page_of(name: Option<&str>) -> Result<Page, Failure> {
-    let file = match name {
-        Some(name) => format!("guira-{name}.{SECTION}"),
-        None => format!("guira.{SECTION}"),
-    };
+/// Returns the page of a command, which is given by the words after `guira`.
+fn page_of(command: &[String]) -> Result<Page, Failure> {
+    let file = [&["guira".to_owned()], command].concat().join("-") + "." + SECTION;
     let found = pages()?.into_iter().find(|page| page.file == file);
-    found.ok_or_else(|| Failure::Misuse(format!("unknown command {:?}; see guira --help", name.unwrap_or_default())))
+    found.ok_or_else(|| Failure::Misuse(format!("unknown command {:?}; see guira --help", command.join(" "))))
 }
 
 fn write(directory: PathBuf, output: &Output) -> Result<(), Failure> {
@@ -82,14 +81,29 @@ fn write(directory: PathBuf, output: &Output) -> Result<(), Failure> {
     output.answer(&written, || format!("wrote {} to {}", counted(count, "page"), written.directory))
 }
 
-/// Returns the program's page and those of its commands.
+/// Returns the program's page and those of its commands and their commands.
 fn pages() -> Result<Vec<Page>, Failure> {
-    let mut program = arguments::public().disable_help_subcommand(true);
-    program.build();
-    let commands = program.get_subcommands().cloned().map(|command| page(command, Ending::SeeAlso));
+    let program = program();
+    let commands = commands_of(&program).map(|command| page(command.clone(), Ending::SeeAlso));
     let pages: io::Result<Vec<Page>> =
         std::iter::once(page(program.clone(), Ending::ExitStatus)).chain(commands).collect();
     pages.map_err(Failure::host("make the manual"))
+}
+
+/// Returns the program as the manual describes it: without `help`, which only prints what the pages say.
+fn program() -> clap::Command {
+    fn without_help(command: clap::Command) -> clap::Command {
+        command.disable_help_subcommand(true).mut_subcommands(without_help)
+    }
+    let mut program = without_help(arguments::public());
+    program.build();
+    program
+}
+
+/// Yields the commands below `command` that are shown, each before its own.
+fn commands_of(command: &clap::Command) -> Box<dyn Iterator<Item = &clap::Command> + '_> {
+    let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
+    Box::new(shown.flat_map(|command| std::iter::once(command).chain(commands_of(command))))
 }
 
 /// The last section of a page.
@@ -102,6 +116,7 @@ enum Ending {
 }
 
 fn page(command: clap::Command, ending: Ending) -> io::Result<Page> {
+    let has_commands = commands_of(&command).next().is_some();
     let man = Man::new(command).section(SECTION).source(concat!("guira ", env!("CARGO_PKG_VERSION"))).manual("Guira");
     let mut text = Vec::new();
     man.render_title(&mut text)?;
@@ -109,11 +124,11 @@ fn page(command: clap::Command, ending: Ending) -> io::Result<Page> {
     man.render_synopsis_section(&mut text)?;
     man.render_description_section(&mut text)?;
     man.render_options_section(&mut text)?;
+    if has_commands {
+        man.render_subcommands_section(&mut text)?;
+    }
     match ending {
-        Ending::ExitStatus => {
-            man.render_subcommands_section(&mut text)?;
-            exit_status(&mut text)?;
-        }
+        Ending::ExitStatus => exit_status(&mut text)?,
         Ending::SeeAlso => see_also(&mut text)?,
     }
     Ok(Page { file: man.get_filename(), page: ascii(&String::from_utf8_lossy(&text)) })
@@ -154,25 +169,33 @@ mod tests {
         let pages = pages().unwrap();
         let mut program = arguments::public();
         program.build();
+        assert_eq!(check_commands_of(&program, "guira", &pages) + 1, pages.len());
+        for hidden in ["worker(1)", "peers-helper", "-help(1)"] {
+            assert!(pages.iter().all(|page| !page.page.replace('\\', "").contains(hidden)), "{hidden}");
+        }
+    }
+
+    /// Checks that each command below `command` has a page, and is named on that of `command`. Returns their number.
+    fn check_commands_of(command: &clap::Command, name: &str, pages: &[Page]) -> usize {
         let of = |file: &str| pages.iter().find(|page| page.file == file).map(|page| page.page.replace('\\', ""));
-        let root = of("guira.1").expect("the program has a page");
-        let mut count = 1;
-        for command in program.get_subcommands().filter(|command| command.get_name() != "help") {
-            let name = command.get_name();
-            assert!(root.contains(&format!("guira-{name}(1)")), "{name}: {root}");
-            let page = of(&format!("guira-{name}.1")).expect("every command has a page");
-            assert!(page.contains(&format!("guira-{name} - ")), "{page}");
-            for argument in command.get_arguments() {
+        let parent = of(&format!("{name}.1")).expect("every command has a page");
+        let is_shown = |command: &&clap::Command| command.get_name() != "help" && !command.is_hide_set();
+        let mut count = 0;
+        for command in command.get_subcommands().filter(is_shown) {
+            let name = format!("{name}-{}", command.get_name());
+            assert!(parent.contains(&format!("{name}(1)")), "{name}: {parent}");
+            let page = of(&format!("{name}.1")).expect("every command has a page");
+            assert!(page.contains(&format!("{name} - ")), "{page}");
+            for argument in command.get_arguments().filter(|argument| !argument.is_hide_set()) {
                 let shown = match argument.get_long() {
                     Some(option) => format!("--{option}"),
                     None => argument.get_value_names().expect("positional arguments have names")[0].to_string(),
                 };
                 assert!(page.contains(&shown), "{name} {shown}: {page}");
             }
-            count += 1;
+            count += 1 + check_commands_of(command, &name, pages);
         }
-        assert_eq!(pages.len(), count);
-        assert!(pages.iter().all(|page| !page.page.contains("worker\\(1)")));
+        count
     }
 
     #[test]
@@ -183,14 +206,18 @@ mod tests {
 
     #[test]
     fn a_page_is_named_by_its_command() {
-        assert_eq!(page_of(None).unwrap().file, "guira.1");
-        assert_eq!(page_of(Some("create")).unwrap().file, "guira-create.1");
-        assert!(matches!(page_of(Some("ycsb-worker")), Err(Failure::Misuse(_))));
+        let page_of = |line: &str| page_of(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+        for (line, file) in [("", "guira.1"), ("create", "guira-create.1"), ("lab ask", "guira-lab-ask.1")] {
+            assert_eq!(page_of(line).unwrap().file, file);
+        }
+        for line in ["ycsb-worker", "bench peers-helper", "lab help", "ask"] {
+            assert!(matches!(page_of(line), Err(Failure::Misuse(_))), "{line}");
+        }
     }
 
     #[test]
     fn exit_codes_are_on_the_page_of_the_program() {
-        let page = page_of(None).unwrap().page;
+        let page = page_of(&[]).unwrap().page;
         for (code, _) in EXIT_CODES {
             assert!(page.contains(&format!("\\fB{code}\\fR")), "{page}");
         }

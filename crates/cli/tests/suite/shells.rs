@@ -105,6 +105,8 @@ fn every_command_has_a_manual_page() {
     let mut expected: Vec<String> =
         commands().iter().filter(|name| *name != "help").map(|name| format!("guira-{name}.1")).collect();
     expected.push("guira.1".to_owned());
+    let of_commands = ["bench-large", "bench-peers", "bench-records", "lab-all", "lab-ask", "lab-list", "lab-run"];
+    expected.extend(of_commands.map(|name| format!("guira-{name}.1")));
     expected.sort();
     assert_eq!(files, expected);
     let root = fs::read_to_string(out.join("guira.1")).unwrap();
@@ -117,6 +119,8 @@ fn every_command_has_a_manual_page() {
             assert!(page.contains(&option), "{name} {option}");
         }
     }
+    let ask = fs::read_to_string(out.join("guira-lab-ask.1")).unwrap();
+    assert_eq!(guira(&["man", "lab", "ask"]).expect(0).text().trim_end(), ask.trim_end());
     guira(&["man", "frobnicate"]).expect(2);
     guira(&["man", "create", "--out", "x"]).expect(2);
     assert!(guira(&["man", "--out", "/proc/none/x"]).expect(3).stderr.contains("/proc/none/x"));
