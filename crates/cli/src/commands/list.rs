@@ -84,10 +84,8 @@ fn aligned(rows: &[Vec<String>]) -> String {
 
 fn fields(listed: &ListedTable) -> [String; FIELDS] {
     let owner: String = users::name(listed.owner_uid).chars().take(OWNER_CHARS).collect();
-    let size = match &listed.state {
-        ListedState::Table(table) if table.capacity < table.most_capacity => bytes(listed.stored_bytes),
-        _ => bytes(listed.file_bytes),
-    };
+    // Not the bytes of the file: those are addresses, most of which have no memory in a table that grows.
+    let size = bytes(listed.stored_bytes);
     match &listed.state {
         ListedState::Table(table) => {
             [owner, size, fill(table), living(&table.clients), dead(&table.clients), age(table.created_unix_ns)]

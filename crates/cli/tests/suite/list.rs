@@ -55,6 +55,22 @@ fn other_files_are_not_listed_and_damaged_tables_are() {
     assert!(human.contains(&format!("{}: cannot open", cut.url())), "{human}");
 }
 
+/// Memory, not address space, also of a table that this user cannot open.
+#[test]
+fn the_size_is_that_of_the_memory() {
+    let table = Table::unused("size");
+    guira(&["create", table.url()]).expect(0);
+    let file = std::fs::OpenOptions::new().write(true).open(table.path()).unwrap();
+    file.set_len(file.metadata().unwrap().len() - 4096).unwrap();
+    let seen = listed(&table).expect("it begins like a table");
+    assert_eq!(seen["state"], "damaged", "{seen}");
+    assert!(seen["file_bytes"].as_u64() > Some(1 << 30) && seen["stored_bytes"].as_u64() < Some(1 << 30), "{seen}");
+    let human = guira(&["list"]).expect(0).text();
+    let (_, fields) = human.split_once(table.url()).expect("it is listed");
+    // Behind its owner and the number. A long URL has a line of its own.
+    assert_eq!(fields.split_whitespace().nth(2), Some("MiB"), "{fields}");
+}
+
 /// Any user may create a file of any name beside the tables: control characters in it are escaped in every message.
 #[test]
 fn control_characters_in_names_are_escaped() {
