@@ -258,6 +258,15 @@ fn the_limit_of_memory_is_that_of_every_table() {
 }
 
 #[test]
+fn a_session_timeout_is_in_whole_seconds() {
+    for refused in ["500ms", "1ns", "1.5s", "0s", "70000s"] {
+        let said = guira(&["serve", "--session-timeout", refused, "--capacity", "1"]).expect(2).stderr;
+        assert!(said.contains("whole seconds"), "{said}");
+    }
+    Server::start(&["--session-timeout", "2000ms"]).stop("-TERM");
+}
+
+#[test]
 fn a_table_with_a_name_is_created_served_found_again_and_told_from_another() {
     let table = Table::unused("serve");
     let backing = ["--backing", table.url()];

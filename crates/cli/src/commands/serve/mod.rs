@@ -114,7 +114,7 @@ pub struct Arguments {
     pub sessions_per_address: Option<u32>,
     /// How long a client's host may be silent before its session is dropped: 5s, 1min; in whole seconds. Below 4s, one
     /// or two lost packets may cost an idle client its session.
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_time)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_session_timeout)]
     pub session_timeout: Duration,
     /// Threads that serve sessions. Default: one per core.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -199,6 +199,14 @@ struct Executed {
     verbs: u64,
     bytes_in: u64,
     bytes_out: u64,
+}
+
+/// Parses the time after which a silent client's session is dropped, which a node counts in whole seconds.
+fn parse_session_timeout(text: &str) -> Result<Duration, String> {
+    match units::parse_time(text)? {
+        time if time.subsec_nanos() == 0 && (1..=u64::from(u16::MAX)).contains(&time.as_secs()) => Ok(time),
+        _ => Err("not a number of whole seconds from 1s to 65535s".to_owned()),
+    }
 }
 
 /// Carries out the command.
