@@ -26,7 +26,7 @@ pub struct Arguments {
     #[arg(long)]
     pub if_missing: bool,
     /// Number of keys it must hold: 10_000, 500k, 1M. The table is sized so that they fill it to 90 %. Without it, the
-    /// table begins with room for 1,000 and grows while it is used, until memory is full.
+    /// table begins with room for at least 1,000 and grows while it is used, until memory is full.
     #[arg(long, value_name = "N", value_parser = units::parse_count)]
     pub capacity: Option<u64>,
     /// Number of keys that it may grow to hold, while it is used: 10M, 1G. Default: with --capacity it does not grow.
