@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 
-use crate::common::{Table, guira};
+use crate::common::{Table, guira, mounting_shell};
 use crate::serve::Server;
 use serde_json::Value;
 
@@ -89,6 +89,24 @@ fn tables_in_files_need_no_rdma() {
 
     std::fs::write(table.path(), vec![7; 10_000]).unwrap();
     assert_eq!(states(&report(&[table.url()]))[2], ("table", "failed"));
+}
+
+/// A table that grows needs room in its own file system, wherever that is; one of fixed size has its memory.
+#[test]
+fn a_table_that_grows_needs_a_file_system_with_room() {
+    let script = |create: &str| {
+        format!(
+            "mount -t tmpfs -o size=64m tmpfs . && cd \"$PWD\" && guira create file://$PWD/t {create} >&2 && \
+             guira doctor file://$PWD/t | tail -2; head -c 1G /dev/zero > fill; guira doctor file://$PWD/t"
+        )
+    };
+    let Some(grows) = mounting_shell(&script("--max-clients 8")) else { return };
+    let text = grows.expect(1).text();
+    let (before, after) = text.split_once("all that is needed is fine\n").expect("it was fine at first");
+    assert!(before.contains("; its file system has ") && before.contains(" free of 64.0 MiB"), "{text}");
+    assert!(after.contains("missing     table") && after.contains("too little for it to grow"), "{text}");
+    let fixed = mounting_shell(&script("--max-clients 8 --capacity 1000")).expect("it was possible");
+    assert!(!fixed.expect(0).text().contains("file system has"));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! step, and the steps before it are fine.
 
 use crate::url::{Backend, NodeAddress};
-use guira_fabric::{FabricError, shell_word};
+use guira_fabric::{ByteCount, FabricError, shell_word};
 use guira_fabric_shm::{Attempt, ShmError, check_directory};
 use guira_fabric_verbs::{AttachError, VerbsError};
 use guira_layout::SuperblockError;
@@ -70,6 +70,12 @@ pub(super) fn checks(url: &Url, options: &OpenOptions) -> Vec<DoctorCheck> {
             let detail = format!("its file system is mounted read-only: opens for reading only: {}", opened.table);
             vec![DoctorCheck::failed(Step::Table.name(), detail).with_help(REMOUNT)]
         }
+        (_, Ok(Opened { table, is_cramped: true, .. })) => {
+            vec![
+                DoctorCheck::missing(Step::Table.name(), format!("{table}: too little for it to grow"))
+                    .with_help(ENLARGE),
+            ]
+        }
         _ => vec![judged(url, Step::Table, &outcome)],
     };
     checks.into_iter().map(|check| check.of(url.to_string())).collect()
@@ -82,14 +88,30 @@ fn described(store: &Store) -> Result<Opened, Error> {
     let config = store.table().config();
     let grant = if store.is_read_only() { "reading only" } else { "reading and changing" };
     let grows = if config.grows() { format!(", grows to {}", config.max_entries()) } else { String::new() };
-    let table = format!("{}, {about}{} of {} entries{grows}", config.format, len.entries, len.capacity);
-    Ok(Opened { grant, table })
+    let mut table = format!("{}, {about}{} of {} entries{grows}", config.format, len.entries, len.capacity);
+    let mut is_cramped = false;
+    if let Some((free_bytes, total_bytes)) = space_to_grow(store) {
+        let (free, total) = (ByteCount(free_bytes), ByteCount(total_bytes));
+        table += &format!("; its file system has {free} free of {total}");
+        let row_bytes = u64::from(config.row_bytes);
+        is_cramped = free_bytes < config.segment_rows.map_or(0, u64::from) * row_bytes;
+    }
+    Ok(Opened { grant, table, is_cramped })
+}
+
+/// Returns the free and all bytes of the file system of a table on this host that grows; `None` if it has no limit.
+fn space_to_grow(store: &Store) -> Option<(u64, u64)> {
+    let path = store.url().path().filter(|_| store.table().config().grows())?;
+    let space = rustix::fs::statvfs(&path).ok().filter(|space| space.f_blocks > 0)?;
+    Some((space.f_bavail.saturating_mul(space.f_frsize), space.f_blocks.saturating_mul(space.f_frsize)))
 }
 
 /// The properties of an open table.
 struct Opened {
     grant: &'static str,
     table: String,
+    /// Whether its file system has no room for one more segment of a table that grows.
+    is_cramped: bool,
 }
 
 /// Returns a check for each step to a table behind a node, up to the one that failed.
@@ -121,7 +143,7 @@ fn node(url: &Url, address: &NodeAddress, outcome: &Result<Opened, Error>) -> Ve
 /// Returns the check of the last step that was reached.
 fn judged(url: &Url, step: Step, outcome: &Result<Opened, Error>) -> DoctorCheck {
     match outcome {
-        Ok(Opened { grant, table }) => DoctorCheck::fine(step.name(), format!("opens for {grant}: {table}")),
+        Ok(Opened { grant, table, .. }) => DoctorCheck::fine(step.name(), format!("opens for {grant}: {table}")),
         Err(error) => {
             let detail = error.to_string().replace("; nothing was changed", "");
             let check = match error.is_not_found() {
@@ -164,6 +186,9 @@ const TABLE: &str = "URL_OF_TABLE";
 /// Advice for a file system that is mounted read-only.
 const REMOUNT: &str = "as root: mount its file system for writing (mount -o remount,rw); in a container: mount the \
                        volume without :ro";
+
+/// Advice for a file system that is full.
+const ENLARGE: &str = "remove files from its file system, or enlarge it; a tmpfs, as root: mount -o remount,size=SIZE";
 
 /// Returns what helps against an error.
 fn help(error: &Error) -> Option<&'static str> {
@@ -285,7 +310,8 @@ mod tests {
 
     #[test]
     fn an_open_table_behind_a_node_is_fine_in_every_step() {
-        let opened = Opened { grant: "reading only", table: "fixed:8:8, 3 of 100 entries".to_owned() };
+        let opened =
+            Opened { grant: "reading only", table: "fixed:8:8, 3 of 100 entries".to_owned(), is_cramped: false };
         let checks = node(&url(), &tcp(), &Ok(opened));
         let lines: Vec<_> = checks.iter().map(|check| format!("{}: {}", check.name, check.detail)).collect();
         let expected = [
@@ -347,7 +373,7 @@ mod tests {
         assert_eq!(of(memlock.into()), [&all[..], &[("queue pair", Failed)]].concat());
         let other = rejected(CloseReason::OtherFabric { node: Fabric::Tcp });
         assert!(help(&other).is_some_and(|help| help.contains("tcp://")), "{other}");
-        let opened = Opened { grant: "reading only", table: "fixed:8:8".to_owned() };
+        let opened = Opened { grant: "reading only", table: "fixed:8:8".to_owned(), is_cramped: false };
         let checks = node(&url(), &NodeAddress::Rdma(RdmaNode::new(endpoint())), &Ok(opened));
         assert_eq!(checks.len(), 6);
         // The first request of a queue pair finds a firewall in its way.
