@@ -488,7 +488,7 @@ impl Failure {
 
     fn blame(&self) -> &str {
         match self {
-            Failure::Store(error) => error.blame().as_str(),
+            Failure::Store(error) => blame_of(error),
             Failure::Record { source, .. } | Failure::Copied { source, .. } => source.blame().as_str(),
             Failure::Driver(DriverError::Store { source, .. }) => source.blame().as_str(),
             Failure::Driver(DriverError::Panicked) => guira::Blame::Bug.as_str(),
@@ -569,6 +569,31 @@ fn exit_code_of(error: &guira::Error) -> u8 {
         error if error.blame() == guira::Blame::Misuse => EXIT_MISUSE,
         _ => EXIT_FAILURE,
     }
+}
+
+/// Returns the blame of a store's error: that of the library, or `host` for a file or a device of this host that cannot
+/// be used.
+fn blame_of(error: &guira::Error) -> &'static str {
+    use guira::Error;
+    use guira::errors::{AttachError, TlsFileError, TokenFileError, VerbsError};
+
+    let has_no_device = |error: &VerbsError| match error {
+        VerbsError::Library { .. } => true,
+        VerbsError::NoSuchDevice { found, .. } => found.is_empty(),
+        _ => false,
+    };
+    let is_of_host = match error {
+        Error::Open(OpenError::AccessToken(error)) => {
+            matches!(error, TokenFileError::Io { .. } | TokenFileError::Random { .. })
+        }
+        Error::Open(OpenError::TlsFile(error)) => matches!(**error, TlsFileError::Io { .. }),
+        Error::Open(OpenError::Rdma { source, .. }) => {
+            matches!(&**source, AttachError::Device(error) if has_no_device(error))
+        }
+        Error::Admin(AdminError::ServeRdma { source, .. }) => has_no_device(source),
+        _ => false,
+    };
+    if is_of_host { "host" } else { error.blame().as_str() }
 }
 
 /// A workload that could not be run. One that was stopped between two operations is an interrupt.

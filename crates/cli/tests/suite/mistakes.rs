@@ -341,3 +341,23 @@ fn a_table_of_another_version_says_how_its_records_are_carried_over() {
     assert!(said.contains("another version of Guira") && !said.contains("guira check"), "{said}");
     guira(&["destroy", table.url()]).expect(0);
 }
+
+/// A file that cannot be read, and a device that this host does not have, are not mistakes in the arguments.
+#[test]
+fn what_the_host_lacks_is_not_a_mistake() {
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--capacity", "1"];
+    let is_blamed = |arguments: &[&str]| {
+        let error = guira(&[arguments, &["--format", "json"]].concat()).expect(3).error();
+        assert_eq!((&error["blame"], &error["effect"]), (&"host".into(), &"none".into()), "{arguments:?}: {error}");
+    };
+    is_blamed(&["load", "shm://x", "/no/such/file", "--create"]);
+    is_blamed(&[&serve[..], &["--token-file", "/no/such/file"]].concat());
+    is_blamed(&[&serve[..], &["--tls-cert", "/no/f", "--tls-key", "/no/f", "--tls-client-ca", "/no/f"]].concat());
+    if std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut found| found.next().is_some()) {
+        return println!("NOT RUN: this host has an RDMA device");
+    }
+    for device in ["", "?dev=mlx5_9"] {
+        is_blamed(&["get", &format!("rdma://127.0.0.1{device}"), "k"]);
+    }
+    is_blamed(&[&serve[..], &["--rdma", "mlx5_9"]].concat());
+}
