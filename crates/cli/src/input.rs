@@ -1,9 +1,10 @@
 //! Input files of records: their formats on the command line, how they are opened, and how reading is watched.
 
 use std::cell::RefCell;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, StdinLock};
 use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use clap::ValueEnum;
 use guira_fabric::StandardFile;
 use guira_input::{InputError, RecordEncoder, Records};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 /// Bytes buffered between a file and the reader of lines.
@@ -58,7 +60,7 @@ pub fn open(
     format: Option<InputFormat>,
     encoder: RecordEncoder,
 ) -> Result<(AnyRecords, Option<u64>), InputError> {
-    let opened = Opened::new(path)?;
+    let opened = Opened::new(path, File::options().read(true))?;
     let reader: Box<dyn BufRead> = Box::new(BufReader::with_capacity(BUFFER_BYTES, opened.file));
     Ok((Records::new(reader, &opened.name, format.map(Into::into), encoder)?, opened.size_bytes))
 }
@@ -70,7 +72,12 @@ pub fn open_watched(
     encoder: RecordEncoder,
     watcher: Rc<RefCell<dyn InputWatcher>>,
 ) -> Result<(AnyRecords, Option<u64>), InputError> {
-    let opened = if path == Path::new("-") { Opened::stdin()? } else { Opened::new(path)? };
+    let opened = if path == Path::new("-") {
+        Opened::stdin()?
+    } else {
+        // A named pipe without a writer opens at once: `watcher` is called while there is none.
+        Opened::new(path, File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32))?
+    };
     let watched = Watched { file: opened.file, waits: opened.waits, watcher };
     let reader: Box<dyn BufRead> = Box::new(BufReader::with_capacity(BUFFER_BYTES, watched));
     Ok((Records::new(reader, &opened.name, format.map(Into::into), encoder)?, opened.size_bytes))
@@ -109,9 +116,9 @@ enum Waits {
 }
 
 impl Opened {
-    fn new(path: &Path) -> Result<Opened, InputError> {
+    fn new(path: &Path, options: &OpenOptions) -> Result<Opened, InputError> {
         let name = path.display().to_string();
-        match File::open(path) {
+        match options.open(path) {
             Ok(file) => Opened::of(file, name),
             Err(source) => Err(InputError::Read { name, source }),
         }
@@ -157,7 +164,7 @@ impl Read for Watched {
                 continue;
             }
             match self.file.read(into) {
-                // Another process that shares a non-blocking file read it first.
+                // Another process read it first, or a non-blocking terminal has no whole line.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 read => return read,
             }

@@ -12,6 +12,7 @@ use std::thread;
 
 use crate::common::{PROGRAM, Run, Table, command, guira, guira_with_input, sh};
 use guira_testing::{ScratchFolder, wait_until};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 
@@ -200,6 +201,23 @@ fn a_load_that_waits_for_its_first_record_ends_at_once() {
         assert_eq!(loaded(&end(child, &arguments).expect(EXIT_INTERRUPTED)), "nothing was loaded");
         drop(stdin);
     }
+}
+
+/// Nobody has opened the named pipe for writing. Once somebody has, the load reads it to its end.
+#[test]
+fn a_load_that_waits_for_a_writer_ends_at_once() {
+    let (table, folder) = (Table::new("fifo", "bytes:64"), ScratchFolder::new());
+    let fifo = folder.path().join("fifo");
+    mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a named pipe");
+    let arguments = ["load", table.url(), fifo.to_str().expect("a path of text")];
+    let child = start(&arguments);
+    wait_until("it catches SIGINT", || catches(&child, Signal::INT));
+    interrupt(&child, Target::Command);
+    assert_eq!(loaded(&end(child, &arguments).expect(EXIT_INTERRUPTED)), "nothing was loaded");
+    let child = start(&arguments);
+    std::fs::write(&fifo, "a\t1\nb\t2\n").expect("the program reads");
+    end(child, &arguments).expect(0);
+    assert_eq!(guira(&["get", table.url(), "b"]).expect(0).text(), "2");
 }
 
 /// A table that refuses a record ends the load, whether more input comes or not.
