@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Mutex;
 
 use clap::Args;
-use guira::admin::Stat;
+use guira::admin::{Stat, shell_word};
 use guira::raw::layout::{TableConfig, record_space};
 use guira::{Effect, EntryFormat, Store, Url};
 use guira_input::{BadRecord, RecordEncoder};
@@ -180,7 +180,8 @@ fn create_for(arguments: &Arguments, output: &Output) -> Result<Store, Failure> 
     }
     let encoder = notation.encoder(FORMAT)?;
     interrupt::catch();
-    input::open(file, *input, encoder).map_err(|source| Failure::Input { source, loaded: Loaded(0) })?;
+    input::open(file, *input, encoder)
+        .map_err(|source| arguments.advised(Failure::Input { source, loaded: Loaded(0) }))?;
     let space = |key, value| record_space(FORMAT, key, value);
     let need = capacity::survey(file, *input, encoder, space).ok_or(Failure::Interrupted(Loaded(0)))?;
     create::create(url, &need.options(), output)
@@ -189,12 +190,20 @@ fn create_for(arguments: &Arguments, output: &Output) -> Result<Store, Failure> 
 impl Arguments {
     /// Adds the command that converts the input, if that helps.
     fn advised(&self, failure: Failure) -> Failure {
-        advice::of_input(failure, &self.file, |_| {
+        advice::of_input(failure, &self.file, |file| {
             let url = self.url.to_string();
             let owner = owner::words();
             let owner: Vec<&str> = owner.iter().map(String::as_str).collect();
-            let words = [&[url.as_str()], self.notation.words(), &owner[..], &["-"]].concat();
-            format!("| {}", advice::guira(Advised::Load, &words))
+            let load = |input: &[&str]| {
+                let words = [&[url.as_str()], self.notation.words(), &owner[..], input].concat();
+                advice::guira(Advised::Load, &words)
+            };
+            if !self.create {
+                return format!("| {}", load(&["-"]));
+            }
+            // The size of a pipe is unknown.
+            let text = format!("{file}.utf8");
+            format!("> {} && {}", shell_word(&text), load(&[&text, "--create"]))
         })
     }
 }

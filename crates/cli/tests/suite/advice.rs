@@ -43,7 +43,7 @@ fn every_advised_command_is_executed() {
 /// A table in a folder whose name a shell takes apart.
 const BIRDS: &str = "mkdir \"my t's\"; B=\"file://$PWD/my t's/birds\"; guira create \"$B\" --capacity 1k >/dev/null;";
 
-const CASES: [Case; 15] = [
+const CASES: [Case; 16] = [
     Case {
         name: "no such table",
         provoke: "guira put \"file://$PWD/a b\" heron Garza",
@@ -126,6 +126,13 @@ const CASES: [Case; 15] = [
         code: 2,
         around: ("convert it: ", ""),
         after: "guira get \"$B\" k",
+    },
+    Case {
+        name: "a compressed file, for a new table",
+        provoke: "printf 'heron\tGarza\n' | gzip > 'in the.gz'; guira load \"file://$PWD/a b\" 'in the.gz' --create",
+        code: 2,
+        around: ("convert it: ", ""),
+        after: "guira get \"file://$PWD/a b\" heron",
     },
     Case {
         name: "text in UTF-16, for quickstart",
