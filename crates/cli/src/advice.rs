@@ -63,9 +63,13 @@ pub fn guira(command: Advised, words: &[&str]) -> String {
     ["guira".to_owned()].into_iter().chain(words).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the command that creates a table at `url`, for a usual number of keys.
+/// Returns the command that creates a table at `url`, for a usual number of keys, and its directory if there is none.
 pub fn create(url: &Url) -> String {
-    guira(Advised::Create, &[&url.to_string(), "--capacity", "10k"])
+    let create = guira(Advised::Create, &[&url.to_string(), "--capacity", "10k"]);
+    match url.path().as_deref().and_then(Path::parent).filter(|directory| !directory.exists()) {
+        Some(directory) => format!("mkdir -p {} && {create}", shell_word(&directory.to_string_lossy())),
+        None => create,
+    }
 }
 
 /// Says how to remove the table at `url`, if this user can: a memory node removes its own.

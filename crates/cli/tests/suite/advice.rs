@@ -43,7 +43,7 @@ fn every_advised_command_is_executed() {
 /// A table in a folder whose name a shell takes apart.
 const BIRDS: &str = "mkdir \"my t's\"; B=\"file://$PWD/my t's/birds\"; guira create \"$B\" --capacity 1k >/dev/null;";
 
-const CASES: [Case; 16] = [
+const CASES: [Case; 17] = [
     Case {
         name: "no such table",
         provoke: "guira put \"file://$PWD/a b\" heron Garza",
@@ -119,6 +119,13 @@ const CASES: [Case; 16] = [
         code: 2,
         around: ("convert it: ", ""),
         after: "guira get \"$B\" heron",
+    },
+    Case {
+        name: "a table in a directory that is not there",
+        provoke: "guira get \"file://$PWD/no such/directory/birds\" heron",
+        code: 1,
+        around: ("with: ", ""),
+        after: "guira put \"file://$PWD/no such/directory/birds\" heron Garza",
     },
     Case {
         name: "a compressed file of digits",
