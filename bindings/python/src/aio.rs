@@ -24,7 +24,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyNotImplemented};
 
 use crate::bulk::{self, Collector, Failed, PUT_CHUNK, Tally, Values};
-use crate::convert::{BytesLike, Value, exception, raised};
+use crate::convert::{BytesLike, exception, raised};
 use crate::options::open_options;
 use crate::table::{Token, addend, closed, forks, inherited};
 
@@ -369,9 +369,7 @@ impl AsyncStore {
     }
 
     fn put_many(&self, py: Python<'_>, items: &Bound<'_, PyAny>) -> PyResult<Operation> {
-        let settled = |(key, value): (BytesLike, Value<'_>)| Ok((key, value.settled(py)?));
-        let items: PyResult<Vec<_>> = bulk::items(None, items)?.into_iter().map(settled).collect();
-        self.change(py, Change::PutMany(items?))
+        self.change(py, Change::PutMany(bulk::items(None, items)?))
     }
 
     fn try_insert(&self, py: Python<'_>, key: BytesLike, value: BytesLike) -> PyResult<Operation> {

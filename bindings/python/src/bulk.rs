@@ -10,7 +10,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::buffer::{Buffer, Memory};
-use crate::convert::{BytesLike, Codec, Value, encode, exception, raised};
+use crate::convert::{BytesLike, Codec, encode, exception, raised};
 use crate::table::forks;
 
 /// Keys that are looked up between two visits to the interpreter; a bound of the memory that their values take twice.
@@ -25,16 +25,17 @@ pub fn keys(keys: &Bound<'_, PyAny>) -> PyResult<Vec<BytesLike>> {
     keys.try_iter()?.map(|key| key?.extract()).collect()
 }
 
-/// Returns the pairs of a mapping, or of an iterable of pairs.
-pub fn items<'py>(codec: Option<&Codec>, items: &Bound<'py, PyAny>) -> PyResult<Vec<(BytesLike, Value<'py>)>> {
+/// Returns the pairs of a mapping, or of an iterable of pairs. Each value is copied when it is drawn, unless it is
+/// `bytes`: the iterable, or the codec, may use one buffer for all of them.
+pub fn items(codec: Option<&Codec>, items: &Bound<'_, PyAny>) -> PyResult<Vec<(BytesLike, BytesLike)>> {
     let pairs = items.getattr_opt("items")?.map(|items| items.call0()).transpose()?;
-    let pair = |pair: PyResult<Bound<'py, PyAny>>| {
+    let pair = |pair: PyResult<Bound<'_, PyAny>>| {
         let parts: Vec<_> = pair?.try_iter()?.collect::<PyResult<_>>()?;
         let [key, value] = &parts[..] else {
             let count = parts.len();
             return Err(PyValueError::new_err(format!("an item is a pair of a key and a value, not {count} objects")));
         };
-        Ok((key.extract()?, encode(codec, value)?))
+        Ok((key.extract()?, encode(codec, value)?.settled(value.py())?))
     };
     pairs.as_ref().unwrap_or(items).try_iter()?.map(pair).collect()
 }

@@ -24,7 +24,8 @@ use crate::scan::{Part, Scan};
 /// Keys are bytes-like (bytes, bytearray, memoryview, ...). Values are, too, and lookups return bytes, unless the table
 /// was opened with a codec. table[key] and del table[key] raise KeyError if there is no such key. A value of 4 KiB or more
 /// that is not bytes is stored from the memory of its object, without a copy: if another thread writes it meanwhile, a
-/// mixture of old and new bytes is stored.
+/// mixture of old and new bytes is stored. put_many copies each value when it draws it, so an iterator may use one
+/// buffer for all.
 ///
 /// The interpreter's lock is released during every operation, and any number of threads may use one table object. A
 /// forked process has to open the table again: operations on an inherited object raise Misuse.
@@ -529,16 +530,17 @@ impl Table {
         expected: &Bound<'_, PyAny>,
         value: &Bound<'_, PyAny>,
     ) -> PyResult<bool> {
-        let value = encode(self.codec(), value)?;
         let old;
         let expected = match expected.cast::<Token>() {
             Ok(token) => Expected::Unchanged(token.get().0),
             Err(_) => {
-                // Its bytes decide, so they must not change meanwhile.
+                // Its bytes decide, so they must not change meanwhile. It is made first, since a codec may use one
+                // buffer for all.
                 old = encode(self.codec(), expected)?.settled(py)?;
                 Expected::Value(old.get())
             }
         };
+        let value = encode(self.codec(), value)?;
         let (key, value) = (key.get(), value.get());
         self.change(py, |client| Ok(client.compare_and_swap(key, expected, value)? == Swap::Done))
     }

@@ -13,6 +13,7 @@ from typing import Any
 import guira
 import guira.aio
 from guira.aio import AsyncTable
+from test_bulk import OneBuffer
 from test_guira import PATIENCE_S, Case, needs_program, run_python, served
 
 
@@ -45,6 +46,20 @@ class Shared(Case):
             no_codec: Any = 3
             with self.assertRaisesRegex(TypeError, "a codec needs"):
                 await guira.aio.open(url, codec=no_codec)
+
+        patiently(work())
+
+    def test_values_in_one_buffer_are_copied_as_they_are_drawn(self) -> None:
+        url, keys = self.url(), [b"%d" % number for number in range(20)]
+        guira.create(url, record_bytes=5_000).close()
+
+        async def work() -> None:
+            async with await guira.aio.open(url, codec=OneBuffer) as table:
+                self.assertEqual(await table.put_many(zip(keys, range(20))), 20)
+                self.assertEqual(await table.get_many(keys), list(range(20)))
+                self.assertTrue(await table.compare_and_swap(b"1", 1, 70))
+                self.assertFalse(await table.compare_and_swap(b"1", 1, 7))
+                self.assertEqual(await table.get(b"1"), 70)
 
         patiently(work())
 

@@ -27,6 +27,22 @@ def numbers(values: list[int]) -> array.array[int]:
     return array.array("Q", values)
 
 
+class OneBuffer:
+    """A codec that has one buffer for all values."""
+
+    memory = bytearray(5_000)
+
+    @staticmethod
+    def dumps(value: int) -> bytearray:
+        OneBuffer.memory[:] = bytes([value]) * 5_000
+        return OneBuffer.memory
+
+    @staticmethod
+    def loads(data: bytes) -> int:
+        assert data == data[:1] * 5_000
+        return data[0]
+
+
 class ManyKeys(Case):
     def test_many_keys_are_looked_up_in_order(self) -> None:
         with guira.create(self.url(), capacity=10_000) as table:
@@ -48,6 +64,17 @@ class ManyKeys(Case):
         with guira.create(self.url(), capacity=1_000, codec=guira.json) as table:
             self.assertEqual(table.put_many({b"a": [1], b"b": None}), 2)
             self.assertEqual(table.get_many([b"b", b"c", b"a"], "none"), [None, "none", [1]])
+
+    def test_values_in_one_buffer_are_copied_as_they_are_drawn(self) -> None:
+        keys = [b"%d" % number for number in range(20)]
+        with guira.create(self.url(), record_bytes=5_000, codec=OneBuffer) as table:
+            self.assertEqual(table.put_many(zip(keys, range(20))), 20)
+            self.assertEqual(table.get_many(keys), list(range(20)))
+            self.assertEqual([table.compare_and_swap(b"1", 1, 70), table.compare_and_swap(b"1", 1, 7)], [True, False])
+            self.assertEqual(table[b"1"], 70)
+            with guira.open(table.url) as plain:
+                plain.put_many((key, OneBuffer.dumps(number)) for number, key in enumerate(keys, 30))
+            self.assertEqual(table.get_many(keys), list(range(30, 50)))
 
     def test_failed_puts_say_which(self) -> None:
         with guira.create(self.url(), capacity=1_000, format="fixed:8:8") as table:

@@ -131,7 +131,8 @@ class AsyncTable(_typing.Generic[_V]):
         """Put the items of a mapping, or pairs, one after the other; return how many were inserted. See
         guira.Table.put_many."""
         pairs = items.items() if hasattr(items, "items") else items
-        return int(await self._run(self._store.put_many, [(key, self._encoded(value)) for key, value in pairs]))
+        # Not a list: each pair is copied when it is drawn, before the next one is made, perhaps in the same buffer.
+        return int(await self._run(self._store.put_many, ((key, self._encoded(value)) for key, value in pairs)))
 
     async def try_insert(self, key: Buffer, value: _V | Buffer) -> bool:
         """Insert key and return True; if it exists, change nothing and return False."""
@@ -147,8 +148,9 @@ class AsyncTable(_typing.Generic[_V]):
 
     async def compare_and_swap(self, key: Buffer, expected: _V | Buffer | _Token, value: _V | Buffer) -> bool:
         """Replace the value of key, and return True, if the key is as expected: see guira.Table.compare_and_swap."""
-        if not isinstance(expected, _Token):
-            expected = self._encoded(expected)
+        if self._codec is not None and not isinstance(expected, _Token):
+            # A copy, as the codec may use the same buffer for the value.
+            expected = memoryview(self._codec.dumps(expected)).tobytes()
         return bool(await self._run(self._store.compare_and_swap, key, expected, self._encoded(value)))
 
     async def increment(self, key: Buffer, by: int = 1) -> int:
