@@ -289,6 +289,17 @@ class Served(Case):
             patiently(work(url))
 
     @needs_program
+    def test_changes_wait_for_each_other_if_no_client_slot_is_free(self) -> None:
+        async def work(url: str) -> None:
+            async with await guira.aio.open(url) as table:
+                sums = await asyncio.gather(*(table.increment(b"n") for _ in range(100)))
+                self.assertEqual(sorted(sums), list(range(1, 101)))
+
+        with served("--max-clients", "2") as (_, url), guira.open(url) as other:
+            other[b"a"] = b"1"
+            patiently(work(url))
+
+    @needs_program
     def test_the_loop_runs_while_a_node_does_not_answer(self) -> None:
         with served() as (node, url):
 

@@ -81,10 +81,10 @@ def run_python(script: str, *arguments: str) -> str:
 
 
 @contextlib.contextmanager
-def served() -> Iterator[tuple[subprocess.Popen[str], str]]:
+def served(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A memory node of the program, and its URL."""
     assert PROGRAM
-    command = [PROGRAM, "serve", "--listen", "127.0.0.1:0", "--capacity", "1000", "--format", "json"]
+    command = [PROGRAM, "serve", "--listen", "127.0.0.1:0", "--capacity", "1000", "--format", "json", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as node:
         try:
             assert node.stdout

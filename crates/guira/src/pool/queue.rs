@@ -2,8 +2,9 @@
 //! does. Nor is a waker cloned or dropped here: that may end a task, and drop what the task holds of the same pool, so
 //! the caller does it when nothing is locked.
 //!
-//! Invariants: while a waiter exists, no member is idle and no other one may be opened; a waiter that was granted
-//! something waits no more; a member, or the right to open one, is in one place: idle, granted, or with a holder.
+//! Invariants: while a waiter exists, no member is idle, at least one is open or being opened, and another one may be
+//! opened only where a right was retired; a waiter that was granted something waits no more; a member, or the right to
+//! open one, is in one place: idle, granted, or with a holder.
 
 use std::collections::{BTreeMap, HashMap};
 use std::task::Waker;
@@ -48,6 +49,14 @@ impl<T> Queue<T> {
             self.open += 1;
             Grant::MayOpen
         })
+    }
+
+    /// Gives up a right to open a member without passing it on: there is no client slot for one. Returns false if no
+    /// other member is open or being opened: then nobody will give one back, and the caller keeps the right.
+    pub(super) fn retire_right(&mut self) -> bool {
+        let has_others = self.open > 1;
+        self.open -= usize::from(has_others);
+        has_others
     }
 
     /// Takes an idle member, which stays counted as open.
@@ -174,5 +183,16 @@ mod tests {
         assert_eq!((claim(&mut queue, first), queue.open()), (Some(Grant::MayOpen), 2));
         assert!(queue.give(Grant::MayOpen).is_none());
         assert_eq!((queue.open(), queue.take(), queue.take()), (1, Some(Grant::MayOpen), None));
+    }
+
+    #[test]
+    fn the_last_right_is_not_retired() {
+        let mut queue = lent();
+        assert_eq!((queue.retire_right(), queue.retire_right(), queue.open()), (true, false, 1));
+        let waiting = queue.join(noop());
+        // Who comes later tries to open one, and would not wait without a member.
+        assert_eq!((queue.take(), queue.retire_right()), (Some(Grant::MayOpen), true));
+        assert!(queue.give(Grant::MayOpen).is_some());
+        assert_eq!((claim(&mut queue, waiting), queue.retire_right()), (Some(Grant::MayOpen), false));
     }
 }

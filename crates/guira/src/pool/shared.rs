@@ -86,13 +86,16 @@ impl Shared {
     /// Gets a client for a task.
     pub(crate) async fn client(self: &Arc<Self>, timeout: Duration) -> Result<Client, Error> {
         let mut ticket = self.ticket(timeout)?;
-        match poll_fn(|cx| ticket.poll(cx, Wake::ByTimer)).await? {
-            Grant::Member(client) => Ok(reset(client)),
-            Grant::MayOpen => {
-                let right = OpenRight::new(self);
-                let client = self.store.to_async().client().await?;
-                right.lend();
-                Ok(client)
+        loop {
+            match poll_fn(|cx| ticket.poll(cx, Wake::ByTimer)).await? {
+                Grant::Member(client) => return Ok(reset(client)),
+                Grant::MayOpen => {
+                    let right = OpenRight::new(self);
+                    let opened = self.store.to_async().client().await;
+                    if let Some(client) = ticket.opened(right, opened)? {
+                        return Ok(client);
+                    }
+                }
             }
         }
     }
@@ -102,26 +105,26 @@ impl Shared {
         let mut ticket = self.ticket(timeout)?;
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
         // Ends at the ticket's deadline.
-        let grant = loop {
+        loop {
             match ticket.poll(&mut Context::from_waker(&waker), Wake::ByCaller) {
-                Poll::Ready(grant) => break grant?,
                 Poll::Pending => thread::park_timeout(ticket.deadline().saturating_duration_since(Instant::now())),
-            }
-        };
-        match grant {
-            Grant::Member(client) => Ok(reset(client)),
-            Grant::MayOpen => {
-                let right = OpenRight::new(self);
-                let client = self.store.client()?.0;
-                right.lend();
-                Ok(client)
+                Poll::Ready(Err(error)) => return Err(error),
+                Poll::Ready(Ok(Grant::Member(client))) => return Ok(reset(client)),
+                Poll::Ready(Ok(Grant::MayOpen)) => {
+                    let right = OpenRight::new(self);
+                    let opened = self.store.client().map(|client| client.0);
+                    if let Some(client) = ticket.opened(right, opened)? {
+                        return Ok(client);
+                    }
+                }
             }
         }
     }
 
     fn ticket(self: &Arc<Self>, timeout: Duration) -> Result<Ticket, Error> {
         self.refuse_if_forked()?;
-        Ok(Ticket { shared: Arc::clone(self), timeout, since: None, number: None, alarm: None })
+        let shared = Arc::clone(self);
+        Ok(Ticket { shared, timeout, since: None, number: None, alarm: None, unused: None, refused: None })
     }
 
     /// Closes the idle clients. Returns the first error, after all were tried.
@@ -215,9 +218,29 @@ struct Ticket {
     since: Option<Instant>,
     number: Option<Number>,
     alarm: Option<Alarm>,
+    /// A right to open a client that could not be used, because the table had no free slot, and the error that said so.
+    unused: Option<(OpenRight, Error)>,
+    /// That error, while the holder waits for a member instead.
+    refused: Option<Error>,
 }
 
 impl Ticket {
+    /// Ends an attempt to open a client. Returns `None` if the table had no free slot: then the holder polls again, and
+    /// waits for a member, unless there is none.
+    fn opened(&mut self, right: OpenRight, opened: Result<Client, Error>) -> Result<Option<Client>, Error> {
+        match opened {
+            Ok(client) => {
+                right.lend();
+                Ok(Some(client))
+            }
+            Err(error @ Error::Open(OpenError::TooManyClients { .. })) => {
+                self.unused = Some((right, error));
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     fn poll(&mut self, cx: &mut Context<'_>, wake: Wake) -> Poll<Result<Grant<Client>, Error>> {
         // The wait may have begun before a fork.
         self.shared.refuse_if_forked()?;
@@ -229,31 +252,46 @@ impl Ticket {
             self.number = None;
             return Poll::Ready(Ok(grant));
         }
-        if Instant::now() >= self.deadline() {
-            return Poll::Ready(Err(self.give_up()));
-        }
-        if let Some(alarm) = &self.alarm {
-            self.shared.timer.update(alarm, &mut cx.waker().clone());
-        }
-        Poll::Pending
+        self.wait(cx, wake)
     }
 
     fn begin(&mut self, cx: &mut Context<'_>, wake: Wake) -> Poll<Result<Grant<Client>, Error>> {
         let waker = cx.waker().clone();
         {
             let mut queue = self.shared.queue();
-            if let Some(grant) = queue.take() {
+            let grant = match self.unused.take() {
+                None => queue.take(),
+                Some((right, error)) if queue.retire_right() => {
+                    right.lend();
+                    self.refused = Some(error);
+                    queue.take_idle().map(Grant::Member)
+                }
+                Some((right, error)) => {
+                    drop(queue);
+                    // The next waiter tries.
+                    drop(right);
+                    return Poll::Ready(Err(error));
+                }
+            };
+            if let Some(grant) = grant {
                 return Poll::Ready(Ok(grant));
             }
             if !self.timeout.is_zero() {
                 self.number = Some(queue.join(waker));
             }
         }
-        self.since = Some(Instant::now());
-        if self.timeout.is_zero() {
+        self.since.get_or_insert_with(Instant::now);
+        self.wait(cx, wake)
+    }
+
+    /// Gives up at the deadline; until then sees to it that the holder is polled again at that time.
+    fn wait(&mut self, cx: &mut Context<'_>, wake: Wake) -> Poll<Result<Grant<Client>, Error>> {
+        if Instant::now() >= self.deadline() {
             return Poll::Ready(Err(self.give_up()));
         }
-        if wake == Wake::ByTimer {
+        if let Some(alarm) = &self.alarm {
+            self.shared.timer.update(alarm, &mut cx.waker().clone());
+        } else if wake == Wake::ByTimer {
             match self.shared.timer.set(self.deadline(), cx.waker().clone()) {
                 Ok(alarm) => self.alarm = Some(alarm),
                 Err(error) => {
@@ -272,7 +310,10 @@ impl Ticket {
         since.checked_add(self.timeout).unwrap_or_else(|| deadline_after(self.timeout))
     }
 
-    fn give_up(&self) -> Error {
+    fn give_up(&mut self) -> Error {
+        if let Some(refused) = self.refused.take() {
+            return refused;
+        }
         let waited = self.since.map_or(Duration::ZERO, |since| since.elapsed());
         Error::Open(OpenError::PoolTimeout {
             url: self.shared.store.url().clone(),

@@ -287,6 +287,64 @@ fn a_client_that_cannot_be_opened_takes_no_place() {
     assert_eq!(pool.status(), status(2, 1, 1, 0));
 }
 
+/// If the table has fewer free slots than the pool may take, callers wait for the clients of the pool that are open, and
+/// get the error of the table at their timeout.
+#[test]
+fn clients_of_a_pool_are_waited_for_if_the_table_has_no_free_slot() {
+    let (_table, store) = Table::create(&options().max_clients(3));
+    let taken = store.client().unwrap();
+    let (pool, threads) = (store.to_async().pool(9).timeout(patience()), store.pool(9).timeout(patience()));
+    let (held, held_too) = (pool.get().wait(), threads.get().unwrap());
+    let [mut first, mut second] = [(); 2].map(|()| Box::pin(pool.get()));
+    guira_testing::wait_until("both tasks wait", || {
+        assert!(poll(first.as_mut()).is_pending() && poll(second.as_mut()).is_pending());
+        pool.status() == status(9, 1, 0, 2)
+    });
+    let waiting = thread::spawn({
+        let threads = threads.clone();
+        move || threads.get().map(|client| client.slot())
+    });
+    guira_testing::wait_until("the thread waits", || threads.status().waiting == 1);
+    let slots = (held.slot(), held_too.slot());
+    for timeout in [Duration::ZERO, Duration::from_millis(30)] {
+        let began = Instant::now();
+        let in_task = pollster::block_on(pool.clone().timeout(timeout).get()).map(drop).unwrap_err();
+        let in_place = threads.clone().timeout(timeout).get().map(drop).unwrap_err();
+        for error in [in_task, in_place] {
+            assert!(matches!(error, Error::Open(OpenError::TooManyClients { max: 3, .. })), "{error}");
+        }
+        assert!(began.elapsed() >= 2 * timeout);
+    }
+    assert_eq!((pool.status(), threads.status()), (status(9, 1, 0, 2), status(9, 1, 0, 1)));
+    drop((held, held_too));
+    assert_eq!((ready(poll(first.as_mut())).slot(), waiting.join().unwrap().unwrap()), slots);
+    assert_eq!(ready(poll(second.as_mut())).slot(), slots.0);
+    // A slot that was given back is used: the pool has as many rights as before.
+    drop(taken);
+    drop([(); 2].map(|()| pool.get().wait()));
+    assert_eq!(pool.status(), status(9, 2, 2, 0));
+}
+
+/// A caller that waits because the table has no free slot opens a client when the last one of the pool was closed.
+#[test]
+fn the_last_client_of_a_pool_leaves_its_place_to_a_waiter() {
+    let (_table, store) = Table::create(&options().max_clients(1));
+    let pool = store.pool(9).timeout(patience());
+    let held = pool.get().unwrap();
+    let waiting = [(); 2].map(|()| {
+        let pool = pool.clone();
+        thread::spawn(move || pool.get().map(drop))
+    });
+    guira_testing::wait_until("two threads wait", || pool.status().waiting == 2);
+    let panicked = thread::spawn(move || {
+        let _held = held;
+        panic!("the test panics on purpose");
+    });
+    assert!(panicked.join().is_err());
+    waiting.into_iter().for_each(|waiting| waiting.join().unwrap().unwrap());
+    assert_eq!(pool.status(), status(9, 1, 1, 0));
+}
+
 /// [R-SESSION-1] A client that lost its session goes on in another one for its next holder, which does not notice.
 #[test]
 fn a_pooled_client_reconnects_for_its_next_holder() {
