@@ -6,6 +6,8 @@
 //!
 //! Invariant: only the thread of the event loop polls, drops and takes; others only wake.
 
+use std::collections::{BTreeMap, HashSet};
+use std::future::poll_fn;
 use std::io::{ErrorKind, Read, Write};
 use std::mem;
 use std::os::fd::AsRawFd;
@@ -51,14 +53,75 @@ impl Wake for OperationWaker {
     }
 }
 
+/// Maximum number of lookups that run at once. Each has a request slot of the connection to a memory node, which has
+/// 65,536, and over RDMA 4 KiB of locked memory: 1 MiB in all.
+const LOOKUPS: usize = 256;
+/// Maximum number of readers that are kept for the next lookups.
+const IDLE_READERS: usize = 64;
+
+/// The lookups that have begun, by their numbers, and the readers for the next ones. A lookup waits only while
+/// [`LOOKUPS`] run.
+#[derive(Default)]
+struct Lookups {
+    running: HashSet<u64>,
+    /// In order of arrival, since numbers grow.
+    waiting: BTreeMap<u64, Waker>,
+    idle: Vec<Reader>,
+}
+
+/// The right of a lookup to run, or its place among those that wait. Dropping it lets the next one run.
+struct Turn {
+    shared: Arc<Shared>,
+    number: u64,
+}
+
+impl Turn {
+    fn new(shared: Arc<Shared>) -> Turn {
+        let number = shared.next.fetch_add(1, Relaxed);
+        Turn { shared, number }
+    }
+
+    fn poll(&self, waker: &Waker) -> Poll<()> {
+        let mut lookups = lock(&self.shared.lookups);
+        if lookups.running.len() < LOOKUPS || lookups.running.contains(&self.number) {
+            lookups.running.insert(self.number);
+            return Poll::Ready(());
+        }
+        lookups.waiting.insert(self.number, waker.clone());
+        Poll::Pending
+    }
+
+    fn reader(&self, store: &Store) -> Reader {
+        let idle = lock(&self.shared.lookups).idle.pop();
+        idle.unwrap_or_else(|| store.reader())
+    }
+
+    fn keep(&self, reader: Reader) {
+        let mut lookups = lock(&self.shared.lookups);
+        if lookups.idle.len() < IDLE_READERS {
+            lookups.idle.push(reader);
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut lookups = lock(&self.shared.lookups);
+        lookups.waiting.remove(&self.number);
+        let next = if lookups.running.remove(&self.number) { lookups.waiting.pop_first() } else { None };
+        lookups.running.extend(next.as_ref().map(|(number, _)| *number));
+        drop(lookups);
+        next.into_iter().for_each(|(_, waker)| waker.wake());
+    }
+}
+
 /// The parts that operations share.
 struct Shared {
     /// `None` before the table was opened, and after it was closed.
     opened: Mutex<Option<(Store, Pool)>>,
-    /// Readers that no operation is using.
-    readers: Mutex<Vec<Reader>>,
+    lookups: Mutex<Lookups>,
     woken: Arc<Woken>,
-    /// The number of the next operation.
+    /// The number of the next operation, or of the next turn.
     next: AtomicU64,
     /// The number of [`forks`] of the process that opened it.
     forks: u64,
@@ -74,7 +137,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        let parts = (lock(&self.opened).take(), mem::take(&mut *lock(&self.readers)));
+        let parts = (lock(&self.opened).take(), mem::take(&mut lock(&self.lookups).idle));
         _ = Python::try_attach(|py| self.discard(py, parts));
     }
 }
@@ -258,10 +321,11 @@ impl AsyncStore {
     fn lookup(&self, py: Python<'_>, lookup: Lookup) -> PyResult<Operation> {
         let ((store, _), shared) = (self.opened(py)?, Arc::clone(&self.shared));
         Ok(self.begin(async move {
-            let idle = lock(&shared.readers).pop();
-            let mut reader = idle.unwrap_or_else(|| store.reader());
+            let turn = Turn::new(shared);
+            poll_fn(|cx| turn.poll(cx.waker())).await;
+            let mut reader = turn.reader(&store);
             let result = lookup.run(&mut reader).await;
-            lock(&shared.readers).push(reader);
+            turn.keep(reader);
             result
         }))
     }
@@ -296,7 +360,7 @@ impl AsyncStore {
         signal.set_nonblocking(true)?;
         let shared = Arc::new(Shared {
             opened: Mutex::new(None),
-            readers: Mutex::new(Vec::new()),
+            lookups: Mutex::default(),
             woken: Arc::new(Woken { operations: Mutex::new(Vec::new()), signal: Mutex::new(Some(signal)) }),
             next: AtomicU64::new(0),
             forks: forks(),
@@ -326,6 +390,11 @@ impl AsyncStore {
         }
     }
 
+    /// Return the number of readers that are kept for the next lookups.
+    fn idle_readers(&self) -> usize {
+        lock(&self.shared.lookups).idle.len()
+    }
+
     /// Open the table.
     fn open(&self) -> Operation {
         let (url, options, max_clients) = (self.url.clone(), self.options.clone(), self.max_clients);
@@ -343,7 +412,8 @@ impl AsyncStore {
     /// Close the table, when no operation runs: give back its clients, its readers and its connection.
     fn close(&self) -> Operation {
         let is_ours = self.shared.forks == forks();
-        let parts = is_ours.then(|| (lock(&self.shared.opened).take(), mem::take(&mut *lock(&self.shared.readers))));
+        let idle = || mem::take(&mut lock(&self.shared.lookups).idle);
+        let parts = is_ours.then(|| (lock(&self.shared.opened).take(), idle()));
         self.begin(async move {
             match &parts {
                 Some((Some((_, pool)), _readers)) => pool.close_idle().await.map(|()| Outcome::Nothing),

@@ -8,6 +8,7 @@ import os
 import signal
 import unittest
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import guira
@@ -298,6 +299,40 @@ class Served(Case):
         with served("--max-clients", "2") as (_, url), guira.open(url) as other:
             other[b"a"] = b"1"
             patiently(work(url))
+
+    @needs_program
+    def test_a_burst_of_lookups_is_bounded(self) -> None:
+        with served() as (node, url):
+
+            def unread() -> int:
+                """The bytes that were sent to the node, which it has not read."""
+                port = f":{int(url.rpartition(':')[2]):04X}"
+                rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+                return sum(int(row[4][9:], 16) for row in rows if row[1].endswith(port) and row[3] == "01")
+
+            async def work() -> None:
+                async with await guira.aio.open(url) as table:
+                    await table.put(b"a", b"1")
+                    self.stop(node.pid)
+                    try:
+                        tasks = [asyncio.ensure_future(table.get(b"a"))]
+                        await until(lambda: unread() > 0)
+                        one = unread()
+                        tasks += [asyncio.ensure_future(table.get(b"a")) for _ in range(1_299)]
+                        await until(lambda: unread() > 200 * one)
+                        await asyncio.sleep(0.1)
+                        self.assertLessEqual(unread(), 256 * one)
+                        # Lookups that run, that wait, and that were given a turn meanwhile.
+                        for number in (1_200, 1_100, 3, 2, 1):
+                            tasks.pop(number).cancel()
+                        await asyncio.sleep(0)
+                        tasks.pop(257 - 3).cancel()
+                    finally:
+                        node.send_signal(signal.SIGCONT)
+                    self.assertEqual(await asyncio.gather(*tasks), [b"1"] * 1_294)
+                    self.assertEqual(table._store.idle_readers(), 64)
+
+            patiently(work())
 
     @needs_program
     def test_the_loop_runs_while_a_node_does_not_answer(self) -> None:

@@ -70,9 +70,9 @@ class AsyncTable(_typing.Generic[_V]):
     only a lookup tells which; of put_many, a part of the keys may have been put. What the operation held is given back
     before its client is used again.
 
-    Lookups of all tasks run at once. At most max_clients changes do, and fewer if the table has not as many free client
-    slots; others wait for a client, 30 seconds at most, and then raise Busy. If this table could get no slot at all,
-    changes raise Busy at once.
+    At most 256 lookups run at once, of which get_many is one; others wait for their turn, in order. At most max_clients
+    changes do, and fewer if the table has not as many free client slots; others wait for a client, 30 seconds at most,
+    and then raise Busy. If this table could get no slot at all, changes raise Busy at once.
 
     Operations raise Misuse in other event loops and in a forked process, and Closed after close. A table that is dropped
     without close gives back its client slots, too, with a ResourceWarning.
