@@ -137,7 +137,10 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        let parts = (lock(&self.opened).take(), mem::take(&mut lock(&self.lookups).idle));
+        // Nobody else has them, so no lock is taken: this may be a forked child.
+        let opened = self.opened.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let lookups = mem::take(self.lookups.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let parts = (opened, lookups.idle);
         _ = Python::try_attach(|py| self.discard(py, parts));
     }
 }
@@ -382,7 +385,10 @@ impl AsyncStore {
     }
 
     /// Return the numbers of the operations that were woken since the last call.
-    fn woken(&self) -> PyResult<Vec<u64>> {
+    fn woken(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
+        if self.shared.forks != forks() {
+            return Err(inherited(py, &self.url));
+        }
         let mut operations = lock(&self.shared.woken.operations);
         match lock(&self.signals).as_ref().map(|mut signals| signals.read(&mut [0])) {
             Some(Err(error)) if error.kind() != ErrorKind::WouldBlock => Err(error.into()),

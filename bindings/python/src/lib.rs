@@ -3,8 +3,9 @@
 //!
 //! Invariants: the interpreter's lock is released around every call that can wait, and no lock of this module is held
 //! then, nor while code of Python runs, which lets other threads run; so no other thread holds one when a thread that has
-//! the interpreter's lock forks. The exception is the list of woken operations (src/aio.rs), which a child does not touch.
-//! Locks of the library can be held at a fork, so a forked child does not touch what its parent opened.
+//! the interpreter's lock forks. The exceptions are the locks that operations of asyncio share (src/aio.rs): futures
+//! take them while they are polled, and wakers on any thread. They, and locks of the library, can be held at a fork, so
+//! a forked child does not touch what its parent opened, except to drop it without a lock.
 
 mod aio;
 mod buffer;

@@ -195,7 +195,8 @@ async def main():
     if child == 0:
         refused(RuntimeError, "no running event loop", lambda: table.get(b"a").send(None))
         refused(guira.Misuse, "another event loop", lambda: asyncio.run(table.put(b"a", b"2")))
-        for begin in (lambda: table._store.get(b"a"), lambda: table._store.put(b"a", b"2"), table._store.open().poll):
+        for begin in (lambda: table._store.get(b"a"), lambda: table._store.put(b"a", b"2"), table._store.open().poll,
+                      table._store.woken):
             refused(guira.Misuse, "", begin)
         del table, others
         gc.collect()
