@@ -7,6 +7,8 @@ import gc
 import os
 import signal
 import unittest
+import unittest.mock
+import warnings
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -168,6 +170,23 @@ class Shared(Case):
             await until(lambda: descriptors() <= before - 2)
             async with await guira.aio.open(url, deadline=0) as again:
                 await again.put(b"a", b"2")
+
+        patiently(work())
+
+    def test_a_dropped_table_gives_back_what_it_had_if_warnings_are_errors(self) -> None:
+        url, raised = self.url(), []
+        guira.create(url, capacity=1_000).close()
+
+        async def work() -> None:
+            table = await guira.aio.open(url)
+            before = descriptors()
+            hook = unittest.mock.patch("sys.unraisablehook", lambda error: raised.append(error.exc_type))
+            with warnings.catch_warnings(), hook:
+                warnings.simplefilter("error", ResourceWarning)
+                del table
+                gc.collect()
+            self.assertEqual(raised, [ResourceWarning])
+            await until(lambda: descriptors() <= before - 2)
 
         patiently(work())
 

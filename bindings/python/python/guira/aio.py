@@ -101,10 +101,11 @@ class AsyncTable(_typing.Generic[_V]):
         # A forked child does not touch the event loop of its parent.
         if self._watched_by != _os.getpid():
             return
-        _warnings.warn("a guira.aio.AsyncTable was not closed", ResourceWarning, source=self)
         # This may be another thread. A loop that was closed watches nothing.
         with _contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(_unwatch, self._loop, self._store)
+        # Last, since a warning can be an error.
+        _warnings.warn("a guira.aio.AsyncTable was not closed", ResourceWarning, source=self)
 
     @property
     def closed(self) -> bool:
