@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::future::poll_fn;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::mem;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
@@ -313,6 +313,12 @@ impl AsyncStore {
         Operation { number, shared: Arc::clone(&self.shared), call: Mutex::new(Some(Box::pin(call))) }
     }
 
+    /// Returns the exception for the socket that wakes the event loop.
+    fn no_socket(py: Python<'_>, url: &str, error: &io::Error) -> PyErr {
+        let message = format!("{url}: the socket that wakes the event loop failed: {error}; nothing was changed");
+        exception(py, "Fabric", &message, "none")
+    }
+
     fn opened(&self, py: Python<'_>) -> PyResult<(Store, Pool)> {
         if self.shared.forks != forks() {
             return Err(inherited(py, &self.url));
@@ -345,6 +351,7 @@ impl AsyncStore {
     #[pyo3(signature = (url, *, read_only, owner, deadline, token_file, connect_timeout, reconnect_timeout, max_clients))]
     #[expect(clippy::too_many_arguments, reason = "they have names in Python")]
     fn new(
+        py: Python<'_>,
         url: String,
         read_only: bool,
         owner: Option<u32>,
@@ -358,9 +365,12 @@ impl AsyncStore {
         if max_clients == 0 {
             return Err(PyValueError::new_err("max_clients must be from 1 to 65535, not 0"));
         }
-        let (signals, signal) = UnixStream::pair()?;
-        signals.set_nonblocking(true)?;
-        signal.set_nonblocking(true)?;
+        let sockets = UnixStream::pair().and_then(|(signals, signal)| {
+            signals.set_nonblocking(true)?;
+            signal.set_nonblocking(true)?;
+            Ok((signals, signal))
+        });
+        let (signals, signal) = sockets.map_err(|error| AsyncStore::no_socket(py, &url, &error))?;
         let shared = Arc::new(Shared {
             opened: Mutex::new(None),
             lookups: Mutex::default(),
@@ -391,7 +401,10 @@ impl AsyncStore {
         }
         let mut operations = lock(&self.shared.woken.operations);
         match lock(&self.signals).as_ref().map(|mut signals| signals.read(&mut [0])) {
-            Some(Err(error)) if error.kind() != ErrorKind::WouldBlock => Err(error.into()),
+            Some(Err(error)) if error.kind() != ErrorKind::WouldBlock => {
+                drop(operations);
+                Err(AsyncStore::no_socket(py, &self.url, &error))
+            }
             _ => Ok(mem::take(&mut *operations)),
         }
     }

@@ -190,6 +190,30 @@ class Shared(Case):
 
         patiently(work())
 
+    def test_a_process_without_a_free_descriptor_is_told(self) -> None:
+        url = self.url()
+        guira.create(url, capacity=1_000).close()
+        script = """
+import asyncio, os, resource, sys, guira.aio
+async def main():
+    await (await guira.aio.open(sys.argv[1])).close()
+    # The least descriptor that is free: then one is, and a pair is not.
+    free = os.open("/dev/null", os.O_RDONLY)
+    os.close(free)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, before[1]))
+    try:
+        await guira.aio.open(sys.argv[1])
+    except guira.Fabric as error:
+        assert error.effect == "none" and "Too many open files" in str(error), error
+    else:
+        sys.exit("it was opened")
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    await (await guira.aio.open(sys.argv[1])).close()
+asyncio.run(main())
+"""
+        run_python(script, url)
+
     def test_a_forked_child_is_refused(self) -> None:
         url = self.url()
         guira.create(url, capacity=1_000).close()
