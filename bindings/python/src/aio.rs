@@ -428,6 +428,15 @@ impl AsyncStore {
         })
     }
 
+    /// Return whether a client is in use: when no operation runs, one whose change was dropped is being settled.
+    fn is_settling(&self) -> bool {
+        if self.shared.forks != forks() {
+            return false;
+        }
+        let status = lock(&self.shared.opened).as_ref().map(|(_, pool)| pool.status());
+        status.is_some_and(|status| status.size > status.idle)
+    }
+
     /// Close the table, when no operation runs: give back its clients, its readers and its connection.
     fn close(&self) -> Operation {
         let is_ours = self.shared.forks == forks();

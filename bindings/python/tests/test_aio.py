@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import re
 import signal
+import tempfile
 import unittest
 import unittest.mock
 import warnings
@@ -16,7 +18,7 @@ from typing import Any
 import guira
 import guira.aio
 from guira.aio import AsyncTable
-from test_bulk import OneBuffer
+from test_bulk import OneBuffer, wait_until
 from test_guira import PATIENCE_S, Case, needs_program, run_python, served
 
 
@@ -418,6 +420,35 @@ class Served(Case):
                 self.assertTrue(table.closed)
 
             patiently(work())
+
+    @needs_program
+    def test_a_closed_table_gives_back_the_slots_of_cancelled_changes(self) -> None:
+        with tempfile.NamedTemporaryFile("w+") as log, served(log=log) as (node, url):
+
+            async def work() -> None:
+                table = await guira.aio.open(url)
+                await table.put(b"a", b"1")
+                self.stop(node.pid)
+                try:
+                    put = asyncio.ensure_future(table.put(b"a", b"2"))
+                    await asyncio.sleep(0)
+                    put.cancel()
+                    await asyncio.wait([put])
+                    closing = asyncio.ensure_future(table.close())
+                    await asyncio.sleep(0.05)
+                    self.assertFalse(closing.done(), "it waits for the client of the change")
+                finally:
+                    node.send_signal(signal.SIGCONT)
+                await closing
+
+            patiently(work())
+
+            def kept() -> list[str]:
+                """The client slots that each session had when it ended."""
+                return re.findall(r'"session_ended".*"slots":(\d+)', Path(log.name).read_text())
+
+            wait_until(lambda: bool(kept()), "the session to end")
+            self.assertEqual(set(kept()), {"0"})
 
     @needs_program
     def test_a_close_that_was_cancelled_goes_on(self) -> None:

@@ -56,7 +56,7 @@ import time
 import unittest
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import guira
 from readme import examples
@@ -81,11 +81,11 @@ def run_python(script: str, *arguments: str) -> str:
 
 
 @contextlib.contextmanager
-def served(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def served(*options: str, log: IO[str] | None = None) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A memory node of the program, and its URL."""
     assert PROGRAM
     command = [PROGRAM, "serve", "--listen", "127.0.0.1:0", "--capacity", "1000", "--format", "json", *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as node:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as node:
         try:
             assert node.stdout
             yield node, json.loads(node.stdout.readline())["ready"]["urls"][0]

@@ -39,6 +39,10 @@ if _typing.TYPE_CHECKING:
 
 __all__ = ["AsyncTable", "open"]
 
+# The time that close waits for cancelled changes to be settled, and the time between two looks.
+_SETTLE_S = 10.0
+_LOOK_S = 0.001
+
 _T = _typing.TypeVar("_T")
 _V = _typing.TypeVar("_V")
 _V_co = _typing.TypeVar("_V_co", covariant=True)
@@ -75,7 +79,8 @@ class AsyncTable(_typing.Generic[_V]):
     and then raise Busy. If this table could get no slot at all, changes raise Busy at once.
 
     Operations raise Misuse in other event loops and in a forked process, and Closed after close. A table that is dropped
-    without close gives back its client slots, too, with a ResourceWarning.
+    without close gives back its client slots, too, with a ResourceWarning; behind a memory node they are those of dead
+    clients then, which the next client that needs a slot takes.
     """
 
     # The process whose event loop watches the store.
@@ -161,9 +166,10 @@ class AsyncTable(_typing.Generic[_V]):
         return int(await self._run(self._store.increment, key, by))
 
     async def close(self) -> None:
-        """Wait for the operations that have begun, and close: give back the client slots. Later operations raise Closed.
-        Closing again does nothing, but waits for a close that has begun. If this is cancelled while it waits for
-        operations, the table stays open; later, closing goes on."""
+        """Wait for the operations that have begun, and at most 10 seconds for what cancelled changes hold to be given
+        back, and close: give back the client slots. Later operations raise Closed. Closing again does nothing, but waits
+        for a close that has begun. If this is cancelled while it waits for operations, the table stays open; later,
+        closing goes on."""
         if self._ending is not None and self._ending.done():
             return
         self._check_loop()
@@ -181,6 +187,9 @@ class AsyncTable(_typing.Generic[_V]):
 
     async def _end(self) -> None:
         try:
+            end = self._loop.time() + _SETTLE_S
+            while self._store.is_settling() and self._loop.time() < end:
+                await _asyncio.sleep(_LOOK_S)
             await self._finish(self._store.close())
         finally:
             self._unwatch()
