@@ -28,7 +28,7 @@ use pyo3::types::{PyBytes, PyNotImplemented};
 use crate::bulk::{self, Collector, Failed, PUT_CHUNK, Tally, Values};
 use crate::convert::{BytesLike, exception, raised};
 use crate::options::open_options;
-use crate::table::{Token, addend, closed, forks, inherited};
+use crate::table::{KEPT_BYTES, Token, addend, closed, forks, inherited};
 
 /// The numbers of the operations that were woken, and a socket that has a byte while there are any.
 struct Woken {
@@ -96,7 +96,8 @@ impl Turn {
         idle.unwrap_or_else(|| store.reader())
     }
 
-    fn keep(&self, reader: Reader) {
+    fn keep(&self, mut reader: Reader) {
+        reader.shrink_to(KEPT_BYTES);
         let mut lookups = lock(&self.shared.lookups);
         if lookups.idle.len() < IDLE_READERS {
             lookups.idle.push(reader);

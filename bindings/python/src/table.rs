@@ -102,8 +102,8 @@ struct Lookups {
     value: Vec<u8>,
 }
 
-/// The bytes of a value whose space is kept for the next one.
-const KEPT_BYTES: usize = 64 << 10;
+/// The bytes of a value whose space a reader keeps for the next one.
+pub const KEPT_BYTES: usize = 64 << 10;
 
 /// The state that a key was in when it was read, for compare_and_swap: from Table.get_versioned. It belongs to one table.
 #[pyclass(frozen, eq, hash, module = "guira")]
@@ -219,6 +219,7 @@ impl Table {
             let mut reader =
                 idle.unwrap_or_else(|store| Box::new(Lookups { reader: store.reader(), value: Vec::new() }));
             let result = call(&mut reader);
+            reader.reader.shrink_to(KEPT_BYTES);
             (reader, result)
         });
         let result = finish(&mut reader, result);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import asyncio
 import contextlib
 import ctypes
 import itertools
@@ -19,8 +20,20 @@ from collections.abc import Callable
 from typing import Any
 
 import guira
+import guira.aio
 import workers
-from test_guira import PATIENCE_S, PROGRAM, SEED, Case, needs_program, run, run_python, served, work_together
+from test_guira import (
+    PATIENCE_S,
+    PROGRAM,
+    SEED,
+    Case,
+    anonymous_kib,
+    needs_program,
+    run,
+    run_python,
+    served,
+    work_together,
+)
 
 
 def numbers(values: list[int]) -> array.array[int]:
@@ -260,6 +273,41 @@ class Buffers(Case):
                     text = f"buffer has {short} bytes, and the value {bytes_long}; nothing was written"
                     self.refuses(ValueError, text, lambda: table.get_into(b"a", memory))
                     self.assertEqual(memory, b"?" * short)
+
+    def keeps_no_large_value(self, url: str) -> None:
+        # The allocator gives a piece of this size back to the system as soon as it is freed.
+        bytes_long, out = 40 << 20, bytearray(40 << 20)
+        with guira.open(url) as table:
+            table[b"a"] = memoryview(out)
+            before = anonymous_kib()
+            calls: list[Callable[[], object]] = [
+                lambda: b"a" in table,
+                lambda: table[b"a"],
+                lambda: table.get_versioned(b"a"),
+                lambda: table.get_into(b"a", out),
+                lambda: table.get_many([b"a"]),
+            ]
+            for number, call in enumerate(calls):
+                call()
+                self.assertLess(anonymous_kib() - before, bytes_long >> 11, number)
+
+        async def work() -> None:
+            async with await guira.aio.open(url) as table:
+                for look_up in (table.get, table.get_versioned, lambda key: table.get_many([key])):
+                    await look_up(b"a")
+                    self.assertLess(anonymous_kib() - before, bytes_long >> 11)
+
+        asyncio.run(work())
+
+    def test_readers_keep_no_large_value(self) -> None:
+        url = self.url()
+        guira.create(url, capacity=100, extent_bytes=128 << 20).close()
+        self.keeps_no_large_value(url)
+
+    @needs_program
+    def test_readers_of_a_memory_node_keep_no_large_value(self) -> None:
+        with served("--extent-bytes", str(128 << 20)) as (_, url):
+            self.keeps_no_large_value(url)
 
     def test_large_values_of_every_kind_of_buffer(self) -> None:
         with guira.create(self.url(), capacity=1_000, record_bytes=1 << 20, extent_bytes=64 << 20) as table:

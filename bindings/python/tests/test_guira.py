@@ -141,6 +141,12 @@ class Case(unittest.TestCase):
                 time.sleep(0.001)
 
 
+def anonymous_kib() -> int:
+    """The memory of this process that is not a file's."""
+    with open("/proc/self/status") as status:
+        return int(re.findall(r"RssAnon:\s*(\d+)", status.read())[0])
+
+
 class Mapping(Case):
     def test_a_table_is_a_mapping(self) -> None:
         with guira.create(self.url(), capacity=1_000) as table:
@@ -241,10 +247,6 @@ class Mapping(Case):
             self.refuses(TypeError, "not <class 'str'>; encode it", lambda: table[text])
 
     def test_a_scan_keeps_one_row_in_memory(self) -> None:
-        def anonymous_kib() -> int:
-            with open("/proc/self/status") as status:
-                return int(re.findall(r"RssAnon:\s*(\d+)", status.read())[0])
-
         with guira.create(self.url(), capacity=1_000, record_bytes=1 << 20, extent_bytes=256 << 20) as table:
             for number in range(64):
                 table[number.to_bytes(2, "little")] = bytes([number]) * (1 << 20)

@@ -182,6 +182,13 @@ impl FabricLane {
         }
     }
 
+    /// Frees a buffer of the lane that has grown larger than `bytes`. Lanes of network cards have fixed ones.
+    pub(crate) fn shrink_to(&mut self, bytes: usize) {
+        if let FabricLane::Tcp(lane) = self {
+            lane.shrink_to(bytes);
+        }
+    }
+
     /// Returns the lane as a trait object.
     #[inline(always)]
     pub(crate) fn any(&mut self) -> &mut dyn Lane {

@@ -224,6 +224,26 @@ pub struct Reader(pub(crate) crate::aio::Reader);
 lookups!(Reader, "reader()");
 
 impl Reader {
+    /// Frees the buffers of this reader that are larger than `bytes`: for readers that are kept for later. A reader
+    /// keeps buffers as large as the largest value that it has read, for the next one. No round trip.
+    ///
+    /// ```
+    /// # use guira::{CreateOptions, Store, Url};
+    /// # fn main() -> Result<(), guira::Error> {
+    /// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
+    /// # let store = Store::create(&url, &CreateOptions::new(1_000).extent_bytes(8 << 20))?;
+    /// store.client()?.put(b"song", &vec![7; 1 << 20])?;
+    /// let mut reader = store.reader();
+    /// assert!(reader.contains(b"song")?);
+    /// reader.shrink_to(64 << 10);
+    /// # drop(reader);
+    /// # Store::destroy(&url)
+    /// # }
+    /// ```
+    pub fn shrink_to(&mut self, bytes: usize) {
+        self.0.shrink_to(bytes);
+    }
+
     /// Returns the counters of this reader since it was opened: rows that were read again, stopped writers that were
     /// read through, lookups that gave up. They only grow. No round trip.
     pub fn counters(&self) -> Counters {

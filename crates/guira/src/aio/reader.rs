@@ -376,6 +376,16 @@ impl Reader {
         self.binding.bind(&session, operation)
     }
 
+    /// Frees the buffers of this reader that are larger than `bytes`: for readers that are kept for later. A reader
+    /// keeps buffers as large as the largest value that it has read, for the next one. No round trip.
+    pub fn shrink_to(&mut self, bytes: usize) {
+        if self.value.capacity() > bytes {
+            self.value = Vec::new();
+        }
+        self.reader.shrink_to(bytes);
+        self.lane.shrink_to(bytes);
+    }
+
     /// Returns the counters of this reader since it was opened: rows that were read again, stopped writers that were
     /// read through, lookups that gave up. They only grow. No round trip.
     pub fn counters(&self) -> Counters {

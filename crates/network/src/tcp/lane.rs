@@ -79,6 +79,13 @@ impl TcpLane {
         self.connection.link.lost().is_some()
     }
 
+    /// Frees the buffer for results if it is larger than `bytes`.
+    pub fn shrink_to(&mut self, bytes: usize) {
+        if self.found.capacity() * size_of::<u64>() > bytes {
+            self.found = Vec::new();
+        }
+    }
+
     /// Sends the batch; returns false if it does nothing.
     fn send(&mut self, batch: &[Verb<'_>]) -> Result<bool, FabricError> {
         let link = &self.connection.link;

@@ -58,6 +58,11 @@ pub(crate) struct Group {
 }
 
 impl Group {
+    /// Returns the size of the buffer for values.
+    pub(super) fn value_bytes(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     fn clear(&mut self) {
         self.bytes.clear();
         self.steps.clear();

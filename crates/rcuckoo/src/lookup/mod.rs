@@ -162,6 +162,17 @@ impl Reader {
         self.prediction = Some(Prediction::new(predictor));
     }
 
+    /// Frees the buffers for extents and groups of keys that are larger than `bytes`; between lookups they only save
+    /// allocations.
+    pub fn shrink_to(&mut self, bytes: usize) {
+        if self.extent.capacity() * size_of::<u64>() > bytes {
+            self.extent = Vec::new();
+        }
+        if self.group.as_ref().is_some_and(|group| group.value_bytes() > bytes) {
+            self.group = None;
+        }
+    }
+
     /// Returns the table.
     pub fn table(&self) -> &Arc<Table> {
         &self.table
