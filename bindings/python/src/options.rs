@@ -15,7 +15,8 @@ const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Open an existing table.
 ///
-/// url is such as "shm://birds", "file:///PATH", "tcp://HOST:PORT" or "rdma://HOST:PORT".
+/// url is such as "shm://birds", "file:///PATH", "tcp://HOST:PORT" or "rdma://HOST:PORT". A memory node that requires
+/// TLS cannot be used from Python.
 ///
 /// read_only: lookups and scans only; needs neither write permission nor a client slot.
 /// owner: the id of the user to whom the table must belong; by default this user or root, of a read-only table anyone.

@@ -33,12 +33,12 @@ use crate::scan::{Part, Scan};
 /// There is no len(), because no exact number exists while others change the table: see len_estimate.
 ///
 /// A thread that changes the table while others do takes a client slot of its own. If none is free, it waits until another
-/// thread of this object has ended its operation.
+/// thread of this object has ended its change, until the deadline at most. It raises Busy at once if no other thread of
+/// this object changes the table.
 ///
-/// Every operation can raise Busy (others hold a lock, or all client slots, for longer than the deadline; also
-/// KeyboardInterrupt waits so long), Corrupt, Gone (the table was destroyed), Closed, Misuse (a key or value that is too
-/// long for the table), and Fabric (the memory node cannot be reached). Error.effect says whether the operation had an
-/// effect.
+/// Every operation can raise Busy (others hold a lock for longer than the deadline, for which KeyboardInterrupt waits,
+/// too, or all client slots), Corrupt, Gone (the table was destroyed), Closed, Misuse (a key or value that is too long
+/// for the table), and Fabric (the memory node cannot be reached). Error.effect says whether the operation had an effect.
 #[pyclass(frozen, module = "guira")]
 pub struct Table {
     url: String,
