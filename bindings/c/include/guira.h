@@ -33,7 +33,7 @@
  * Files. A process that has a table open gets SIGBUS if another program truncates the table's file.
  *
  * No C++ exception and no panic of Rust passes through a function; longjmp out of a signal handler over one is not
- * allowed.
+ * allowed, nor is cancelling a thread (pthread_cancel) that is in one.
  *
  * This file is made of bindings/c/src by cbindgen: change it there.
  */
