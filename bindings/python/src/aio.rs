@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
 use guira::aio::{Client, Pool, Reader, Store};
-use guira::{Error, Expected, OpenOptions, Put, Swap, Versioned};
+use guira::{Error, OpenOptions, Put, Swap, Versioned};
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -28,7 +28,7 @@ use pyo3::types::{PyBytes, PyNotImplemented};
 use crate::bulk::{self, Collector, Failed, PUT_CHUNK, Tally, Values};
 use crate::convert::{BytesLike, exception, raised};
 use crate::options::open_options;
-use crate::table::{KEPT_BYTES, Token, addend, closed, forks, inherited};
+use crate::table::{Condition, KEPT_BYTES, Token, addend, closed, forks, inherited};
 
 /// The numbers of the operations that were woken, and a socket that has a byte while there are any.
 struct Woken {
@@ -229,12 +229,6 @@ impl Drop for Operation {
     }
 }
 
-/// A value that a key must have, or its state.
-enum Condition {
-    Value(BytesLike),
-    Unchanged(guira::Token),
-}
-
 /// A lookup, with the keys that it owns.
 enum Lookup {
     Value(BytesLike),
@@ -249,6 +243,7 @@ enum Change {
     Update(BytesLike, BytesLike),
     Delete(BytesLike),
     CompareAndSwap(BytesLike, Condition, BytesLike),
+    CompareAndDelete(BytesLike, Condition),
     Increment(BytesLike, u64),
     PutMany(Vec<(BytesLike, BytesLike)>),
 }
@@ -276,11 +271,10 @@ impl Change {
             Change::Update(key, value) => Outcome::Flag(client.update(key.get(), value.get()).await?),
             Change::Delete(key) => Outcome::Flag(client.remove(key.get()).await?),
             Change::CompareAndSwap(key, condition, value) => {
-                let expected = match &condition {
-                    Condition::Value(value) => Expected::Value(value.get()),
-                    Condition::Unchanged(token) => Expected::Unchanged(*token),
-                };
-                Outcome::Flag(client.compare_and_swap(key.get(), expected, value.get()).await? == Swap::Done)
+                Outcome::Flag(client.compare_and_swap(key.get(), condition.get(), value.get()).await? == Swap::Done)
+            }
+            Change::CompareAndDelete(key, condition) => {
+                Outcome::Flag(client.compare_and_remove(key.get(), condition.get()).await? == Swap::Done)
             }
             Change::Increment(key, by) => Outcome::Number(client.increment(key.get(), by).await?),
             Change::PutMany(items) => {
@@ -490,11 +484,11 @@ impl AsyncStore {
         expected: &Bound<'_, PyAny>,
         value: BytesLike,
     ) -> PyResult<Operation> {
-        let condition = match expected.cast::<Token>() {
-            Ok(token) => Condition::Unchanged(token.get().0),
-            Err(_) => Condition::Value(expected.extract()?),
-        };
-        self.change(py, Change::CompareAndSwap(key, condition, value))
+        self.change(py, Change::CompareAndSwap(key, Condition::new(None, expected)?, value))
+    }
+
+    fn compare_and_delete(&self, py: Python<'_>, key: BytesLike, expected: &Bound<'_, PyAny>) -> PyResult<Operation> {
+        self.change(py, Change::CompareAndDelete(key, Condition::new(None, expected)?))
     }
 
     fn increment(&self, py: Python<'_>, key: BytesLike, by: i128) -> PyResult<Operation> {

@@ -110,6 +110,29 @@ pub const KEPT_BYTES: usize = 64 << 10;
 #[derive(PartialEq, Eq, Hash)]
 pub struct Token(pub guira::Token);
 
+/// A value that a key must have, or the state that it must be in.
+pub enum Condition {
+    Value(BytesLike),
+    Unchanged(guira::Token),
+}
+
+impl Condition {
+    pub fn new(codec: Option<&Codec>, expected: &Bound<'_, PyAny>) -> PyResult<Condition> {
+        match expected.cast::<Token>() {
+            Ok(token) => Ok(Condition::Unchanged(token.get().0)),
+            // Its bytes decide, so they must not change meanwhile.
+            Err(_) => encode(codec, expected)?.settled(expected.py()).map(Condition::Value),
+        }
+    }
+
+    pub fn get(&self) -> Expected<'_> {
+        match self {
+            Condition::Value(value) => Expected::Value(value.get()),
+            Condition::Unchanged(token) => Expected::Unchanged(*token),
+        }
+    }
+}
+
 /// The estimated number of a table's entries, from Table.len_estimate.
 #[pyclass(frozen, get_all, module = "guira")]
 pub struct LenEstimate {
@@ -531,19 +554,18 @@ impl Table {
         expected: &Bound<'_, PyAny>,
         value: &Bound<'_, PyAny>,
     ) -> PyResult<bool> {
-        let old;
-        let expected = match expected.cast::<Token>() {
-            Ok(token) => Expected::Unchanged(token.get().0),
-            Err(_) => {
-                // Its bytes decide, so they must not change meanwhile. It is made first, since a codec may use one
-                // buffer for all.
-                old = encode(self.codec(), expected)?.settled(py)?;
-                Expected::Value(old.get())
-            }
-        };
+        // It is made first, since a codec may use one buffer for all.
+        let condition = Condition::new(self.codec(), expected)?;
         let value = encode(self.codec(), value)?;
         let (key, value) = (key.get(), value.get());
-        self.change(py, |client| Ok(client.compare_and_swap(key, expected, value)? == Swap::Done))
+        self.change(py, |client| Ok(client.compare_and_swap(key, condition.get(), value)? == Swap::Done))
+    }
+
+    /// Remove key, and return True, if it is as expected, a value or a Token: see compare_and_swap. Otherwise change
+    /// nothing and return False, also if there is no such key.
+    fn compare_and_delete(&self, py: Python<'_>, key: BytesLike, expected: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let condition = Condition::new(self.codec(), expected)?;
+        self.change(py, |client| Ok(client.compare_and_remove(key.get(), condition.get())? == Swap::Done))
     }
 
     /// Add by, from -2**63 to 2**64 - 1, to the number that is the value of key, modulo 2**64, and return the sum. The

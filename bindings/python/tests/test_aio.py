@@ -48,6 +48,8 @@ class Shared(Case):
                 self.assertEqual(await table.get_many([b"b", b"c", b"a"], "none"), [None, "none", 2])
                 self.assertTrue(await table.compare_and_swap(b"a", 2, {"b": 3}))
                 self.assertEqual(await table.get(b"a"), {"b": 3})
+                self.assertTrue(await table.compare_and_delete(b"a", {"b": 3}))
+                self.assertIsNone(await table.get(b"a"))
             no_codec: Any = 3
             with self.assertRaisesRegex(TypeError, "a codec needs"):
                 await guira.aio.open(url, codec=no_codec)
@@ -274,6 +276,7 @@ def calls(table: AsyncTable[bytes]) -> list[Callable[[], Awaitable[object]]]:
         lambda: table.update(b"a", b"2"),
         lambda: table.delete(b"a"),
         lambda: table.compare_and_swap(b"a", b"1", b"2"),
+        lambda: table.compare_and_delete(b"a", b"1"),
         lambda: table.increment(b"n"),
     ]
 
@@ -292,6 +295,8 @@ async def operations(case: unittest.TestCase, url: str) -> None:
         same(found[0], b"5")
         await table.put(b"a", b"5")
         case.assertFalse(await table.compare_and_swap(b"a", found[1], b"6"))
+        same([await table.compare_and_delete(b"a", wrong) for wrong in (found[1], b"6")], [False, False])
+        same([await table.compare_and_delete(b"a", b"5"), await table.get(b"a")], [True, None])
         same([await table.increment(b"n"), await table.increment(b"n", 41), await table.increment(b"n", -43)], [1, 42, 2**64 - 1])
         many = {b"%d" % number: b"v" * (number % 200) for number in range(300)}
         same(await table.put_many(many), 300)

@@ -186,6 +186,19 @@ class Mapping(Case):
             self.refuses(guira.Misuse, "another table", lambda: other.compare_and_swap(b"a", again[1], b"4"))
             self.assertTrue(table.compare_and_swap(b"a", again[1], b"4"))
 
+    def test_compare_and_delete_takes_values_and_tokens(self) -> None:
+        with guira.create(self.url(), capacity=1_000, codec=guira.json) as table:
+            table.put_many({b"a": [1], b"b": [2]})
+            found = table.get_versioned(b"a")
+            assert found is not None
+            self.assertFalse(table.compare_and_delete(b"a", [2]) or table.compare_and_delete(b"c", [1]))
+            self.assertEqual(table[b"a"], [1])
+            self.assertTrue(table.compare_and_delete(b"b", [2]) and b"b" not in table)
+            self.assertEqual([table.compare_and_delete(b"a", found[1]) for _ in range(2)], [True, False])
+            table[b"a"] = [1]
+            self.assertFalse(table.compare_and_delete(b"a", found[1]), "it is the same value, but was changed")
+            self.assertEqual(list(table.items()), [(b"a", [1])])
+
     def test_counters_add_modulo_2_64(self) -> None:
         with guira.create(self.url(), capacity=1_000, codec=guira.json) as table:
             self.assertEqual([table.increment(b"n"), table.increment(b"n", 41), table.increment(b"n", -43)], [1, 42, 2**64 - 1])

@@ -155,10 +155,12 @@ class AsyncTable(_typing.Generic[_V]):
 
     async def compare_and_swap(self, key: Buffer, expected: _V | Buffer | _Token, value: _V | Buffer) -> bool:
         """Replace the value of key, and return True, if the key is as expected: see guira.Table.compare_and_swap."""
-        if self._codec is not None and not isinstance(expected, _Token):
-            # A copy, as the codec may use the same buffer for the value.
-            expected = memoryview(self._codec.dumps(expected)).tobytes()
+        expected = self._expected(expected)
         return bool(await self._run(self._store.compare_and_swap, key, expected, self._encoded(value)))
+
+    async def compare_and_delete(self, key: Buffer, expected: _V | Buffer | _Token) -> bool:
+        """Remove key, and return True, if the key is as expected: see guira.Table.compare_and_delete."""
+        return bool(await self._run(self._store.compare_and_delete, key, self._expected(expected)))
 
     async def increment(self, key: Buffer, by: int = 1) -> int:
         """Add by to the number that is the value of key, and return the sum: see guira.Table.increment. If the task is
@@ -224,6 +226,12 @@ class AsyncTable(_typing.Generic[_V]):
     def _encoded(self, value: _typing.Any) -> Buffer:
         encoded: Buffer = value if self._codec is None else self._codec.dumps(value)
         return encoded
+
+    def _expected(self, expected: _typing.Any) -> _typing.Any:
+        if self._codec is None or isinstance(expected, _Token):
+            return expected
+        # A copy, as the codec may use the same buffer for the value.
+        return memoryview(self._codec.dumps(expected)).tobytes()
 
     def _check_loop(self) -> None:
         if _asyncio.get_running_loop() is not self._loop:
