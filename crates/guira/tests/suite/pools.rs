@@ -287,8 +287,8 @@ fn a_client_that_cannot_be_opened_takes_no_place() {
     assert_eq!(pool.status(), status(2, 1, 1, 0));
 }
 
-/// If the table has fewer free slots than the pool may take, callers wait for the clients of the pool that are open, and
-/// get the error of the table at their timeout.
+/// If the table has fewer free slots than the pool may take, callers wait for the clients of the pool that are open,
+/// and get the error of the table at their timeout.
 #[test]
 fn clients_of_a_pool_are_waited_for_if_the_table_has_no_free_slot() {
     let (_table, store) = Table::create(&options().max_clients(3));
