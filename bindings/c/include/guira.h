@@ -147,17 +147,17 @@
 #define GUIRA_MESSAGE_BYTES 1016
 
 /**
- * compare_and_swap: the key was not as expected; nothing was changed.
+ * compare_and_swap, compare_and_remove: the key was not as expected; nothing was changed.
  */
 #define GUIRA_SWAP_DIFFERENT 0
 
 /**
- * compare_and_swap: the value was replaced.
+ * compare_and_swap: the value was replaced; compare_and_remove: the key was removed.
  */
 #define GUIRA_SWAP_DONE 1
 
 /**
- * compare_and_swap: there is no such key; nothing was changed.
+ * compare_and_swap, compare_and_remove: there is no such key; nothing was changed.
  */
 #define GUIRA_SWAP_MISSING 2
 
@@ -646,6 +646,35 @@ int guira_compare_and_swap_token(struct guira_client *client,
                                  const void *value,
                                  size_t value_length,
                                  struct guira_error *error);
+
+/**
+ * Removes a key if it has the expected value. It does not notice a value that changed and changed back.
+ *
+ * expected: as for guira_compare_and_swap.
+ *
+ * Returns GUIRA_SWAP_DONE, GUIRA_SWAP_DIFFERENT, GUIRA_SWAP_MISSING, or a negative code as guira_remove does. Round
+ * trips: 2, up to 4 for a key in an extent.
+ */
+int guira_compare_and_remove(struct guira_client *client,
+                             const void *key,
+                             size_t key_length,
+                             const void *expected,
+                             size_t expected_length,
+                             struct guira_error *error);
+
+/**
+ * Removes a key if no client has changed it since it was read with guira_get_versioned, not even to another value and
+ * back. It may also find a difference although nobody changed the key: then read and try again.
+ *
+ * expected: a token of this table.
+ *
+ * Returns what guira_compare_and_remove returns, and GUIRA_MISUSE for a token of another table.
+ */
+int guira_compare_and_remove_token(struct guira_client *client,
+                                   const void *key,
+                                   size_t key_length,
+                                   const struct guira_token *expected,
+                                   struct guira_error *error);
 
 /**
  * Adds to the number that is the value of a key: 8 bytes, little-endian, unsigned, modulo 2^64. A missing key counts

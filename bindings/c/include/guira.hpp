@@ -141,7 +141,7 @@ struct versioned {
     guira_token token;
 };
 
-/** The outcome of compare_and_swap. */
+/** The outcome of compare_and_swap and compare_and_remove. */
 enum class swap { different = GUIRA_SWAP_DIFFERENT, done = GUIRA_SWAP_DONE, missing = GUIRA_SWAP_MISSING };
 
 namespace detail {
@@ -330,6 +330,23 @@ public:
         return detail::made<swap>([&](guira_error *error) {
             return guira_compare_and_swap_token(handle_.get(), key.data(), key.size(), &expected, value.data(),
                                                 value.size(), error);
+        });
+    }
+
+    /** Removes a key if it has the expected value. */
+    result<swap> compare_and_remove(std::string_view key, std::string_view expected)
+    {
+        return detail::made<swap>([&](guira_error *error) {
+            return guira_compare_and_remove(handle_.get(), key.data(), key.size(), expected.data(), expected.size(),
+                                            error);
+        });
+    }
+
+    /** Removes a key if no client has changed it since it was read. */
+    result<swap> compare_and_remove(std::string_view key, const guira_token &expected)
+    {
+        return detail::made<swap>([&](guira_error *error) {
+            return guira_compare_and_remove_token(handle_.get(), key.data(), key.size(), &expected, error);
         });
     }
 

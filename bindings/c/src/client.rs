@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 
 use guira::{Expected, Put, Swap};
 
-use crate::call::{Error, Failure, run};
+use crate::call::{Error, Failure, Outcome, run};
 use crate::handle::{self, Handle};
 use crate::memory::{self, Buffer};
 
@@ -26,11 +26,11 @@ pub struct Token {
     pub words: [u64; 4],
 }
 
-/// compare_and_swap: the key was not as expected; nothing was changed.
+/// compare_and_swap, compare_and_remove: the key was not as expected; nothing was changed.
 pub const GUIRA_SWAP_DIFFERENT: c_int = 0;
-/// compare_and_swap: the value was replaced.
+/// compare_and_swap: the value was replaced; compare_and_remove: the key was removed.
 pub const GUIRA_SWAP_DONE: c_int = 1;
-/// compare_and_swap: there is no such key; nothing was changed.
+/// compare_and_swap, compare_and_remove: there is no such key; nothing was changed.
 pub const GUIRA_SWAP_MISSING: c_int = 2;
 
 /// Runs a change of a client.
@@ -242,11 +242,54 @@ pub unsafe extern "C" fn guira_compare_and_swap_token(
 ) -> c_int {
     change!(client, error, |open| {
         let (key, value) = (memory::key(key, key_length)?, memory::value(value, value_length)?);
-        let expected = memory::optional(expected).ok_or_else(|| memory::is_null("expected"))?;
-        let expected = guira::Token::from_words(expected.words);
-        let expected = expected.ok_or_else(|| Failure::misuse("expected is not a token of guira_get_versioned"))?;
-        Ok(swapped(open.compare_and_swap(key, expected, value)?))
+        Ok(swapped(open.compare_and_swap(key, token(expected)?, value)?))
     })
+}
+
+/// Removes a key if it has the expected value. It does not notice a value that changed and changed back.
+///
+/// expected: as for guira_compare_and_swap.
+///
+/// Returns GUIRA_SWAP_DONE, GUIRA_SWAP_DIFFERENT, GUIRA_SWAP_MISSING, or a negative code as guira_remove does. Round
+/// trips: 2, up to 4 for a key in an extent.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn guira_compare_and_remove(
+    client: *mut Client,
+    key: *const c_void,
+    key_length: usize,
+    expected: *const c_void,
+    expected_length: usize,
+    error: *mut Error,
+) -> c_int {
+    change!(client, error, |open| {
+        let expected = Expected::Value(memory::expected(expected, expected_length)?);
+        Ok(swapped(open.compare_and_remove(memory::key(key, key_length)?, expected)?))
+    })
+}
+
+/// Removes a key if no client has changed it since it was read with guira_get_versioned, not even to another value and
+/// back. It may also find a difference although nobody changed the key: then read and try again.
+///
+/// expected: a token of this table.
+///
+/// Returns what guira_compare_and_remove returns, and GUIRA_MISUSE for a token of another table.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn guira_compare_and_remove_token(
+    client: *mut Client,
+    key: *const c_void,
+    key_length: usize,
+    expected: *const Token,
+    error: *mut Error,
+) -> c_int {
+    change!(client, error, |open| {
+        Ok(swapped(open.compare_and_remove(memory::key(key, key_length)?, token(expected)?)?))
+    })
+}
+
+fn token(expected: *const Token) -> Outcome<guira::Token> {
+    let expected = memory::optional(expected).ok_or_else(|| memory::is_null("expected"))?;
+    let expected = guira::Token::from_words(expected.words);
+    expected.ok_or_else(|| Failure::misuse("expected is not a token of guira_get_versioned"))
 }
 
 fn swapped(swap: Swap) -> c_int {

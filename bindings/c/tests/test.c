@@ -136,7 +136,17 @@ static void test_operations(void)
     CHECK(length == 5);
     EXPECT(GUIRA_SWAP_DONE, guira_compare_and_swap_token(client, "cuckoo", 6, &token, "fourth", 6, &error));
     EXPECT(GUIRA_SWAP_DIFFERENT, guira_compare_and_swap_token(client, "cuckoo", 6, &token, "fifth", 5, &error));
+    EXPECT(GUIRA_SWAP_DIFFERENT, guira_compare_and_remove_token(client, "cuckoo", 6, &token, &error));
+    EXPECT(GUIRA_SWAP_DIFFERENT, guira_compare_and_remove(client, "cuckoo", 6, "another", 7, &error));
+    EXPECT(GUIRA_SWAP_MISSING, guira_compare_and_remove(client, "condor", 6, "another", 7, &error));
+    EXPECT(1, guira_put(client, "heron", 5, "Ardea", 5, &error));
+    EXPECT(GUIRA_SWAP_DONE, guira_compare_and_remove(client, "heron", 5, "Ardea", 5, &error));
+    EXPECT(1, guira_put(client, "heron", 5, "Ardea", 5, &error));
+    EXPECT(1, guira_get_versioned(client, "heron", 5, value, sizeof value, &length, &token, &error));
+    EXPECT(GUIRA_SWAP_DONE, guira_compare_and_remove_token(client, "heron", 5, &token, &error));
+    EXPECT(GUIRA_SWAP_MISSING, guira_compare_and_remove_token(client, "heron", 5, &token, &error));
     token.words[0] ^= 1;
+    EXPECT(GUIRA_MISUSE, guira_compare_and_remove_token(client, "cuckoo", 6, &token, &error));
     EXPECT(GUIRA_MISUSE, guira_compare_and_swap_token(client, "cuckoo", 6, &token, "fifth", 5, &error));
     token.words[1] = 7;
     EXPECT(GUIRA_MISUSE, guira_compare_and_swap_token(client, "cuckoo", 6, &token, "fifth", 5, &error));
@@ -283,6 +293,8 @@ static void test_misuse(void)
     EXPECT(GUIRA_MISUSE, guira_increment(client, NULL, 1, 1, NULL, &error));
     EXPECT(GUIRA_MISUSE, guira_compare_and_swap(client, "k", 1, NULL, 1, "v", 1, &error));
     EXPECT(GUIRA_MISUSE, guira_compare_and_swap_token(client, "k", 1, NULL, "v", 1, &error));
+    EXPECT(GUIRA_MISUSE, guira_compare_and_remove(client, "k", 1, NULL, 1, &error));
+    EXPECT(GUIRA_MISUSE, guira_compare_and_remove_token(client, "k", 1, NULL, &error));
     EXPECT(GUIRA_MISUSE, guira_get_versioned(NULL, "k", 1, NULL, 0, NULL, NULL, &error));
     EXPECT(GUIRA_MISUSE, guira_reader_get(NULL, "k", 1, NULL, 0, NULL, &error));
     EXPECT(GUIRA_MISUSE, guira_reader_contains(NULL, "k", 1, &error));

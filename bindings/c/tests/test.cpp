@@ -40,6 +40,13 @@ static void test_client(guira::store &store)
     CHECK(seen->value == "x");
     CHECK(client.compare_and_swap("cuckoo", seen->token, "y").value() == guira::swap::done);
     CHECK(client.compare_and_swap("cuckoo", seen->token, "z").value() == guira::swap::different);
+    CHECK(client.compare_and_remove("cuckoo", seen->token).value() == guira::swap::different);
+    CHECK(client.compare_and_remove("condor", "y").value() == guira::swap::missing);
+    CHECK(client.put("heron", "Ardea").value());
+    CHECK(client.compare_and_remove("heron", "Ardea").value() == guira::swap::done);
+    CHECK(client.put("heron", "Ardea").value());
+    auto heron = client.get_versioned("heron").value();
+    CHECK(client.compare_and_remove("heron", heron->token).value() == guira::swap::done);
     CHECK(client.increment("visits", 41).value() == 41 && client.increment("visits").value() == 42);
     CHECK(client.remove("visits").value() && !client.remove("visits").value());
 
