@@ -55,7 +55,8 @@ impl OpenRight {
 
 impl Drop for OpenRight {
     fn drop(&mut self) {
-        if let Some(shared) = self.0.take() {
+        // A forked child has no waiters, and the queue may have been locked at the fork.
+        if let Some(shared) = self.0.take().filter(|shared| shared.is_own()) {
             shared.give(Grant::MayOpen);
         }
     }
