@@ -1,8 +1,8 @@
 //! Output: the only module that writes to standard output and standard error.
 //!
 //! Invariants: a reader that closes standard output ends what is written piece by piece, by [`Failure::ClosedOutput`],
-//! and changes nothing else; it is never a panic. A standard output that was closed from the start cannot be written. A
-//! closed standard error is ignored. JSON is one object on one line.
+//! and changes nothing else; it is never a panic. A standard output that was closed from the start cannot be written.
+//! A closed standard error is ignored. JSON is one object on one line.
 
 use std::io::{self, IsTerminal, StdoutLock, Write};
 use std::process::ExitCode;

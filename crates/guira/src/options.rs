@@ -357,9 +357,9 @@ impl CreateOptions {
 }
 
 impl Default for CreateOptions {
-    /// Options for a table of which nobody knows how many keys it will have: it has room for at least 1,000 at first, and
-    /// grows while it is used, as [`CreateOptions::max_capacity`] describes, until the memory of the machine is in use.
-    /// The other options are those of [`CreateOptions::new`].
+    /// Options for a table of which nobody knows how many keys it will have: it has room for at least 1,000 at first,
+    /// and grows while it is used, as [`CreateOptions::max_capacity`] describes, until the memory of the machine is in
+    /// use. The other options are those of [`CreateOptions::new`].
     fn default() -> CreateOptions {
         CreateOptions { growth: Growth::Machine, ..CreateOptions::new(FIRST_CAPACITY) }
     }

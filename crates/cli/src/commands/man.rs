@@ -20,8 +20,8 @@ const SECTION: &str = "1";
 
 /// Print the manual page, or write the pages of all commands.
 ///
-/// To read it: guira man | man -l -. To install the pages: write them to ~/.local/share/man/man1. The page of lab ask is
-/// guira-lab-ask, and so on.
+/// To read it: guira man | man -l -. To install the pages: write them to ~/.local/share/man/man1. The page of lab ask
+/// is guira-lab-ask, and so on.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Print the page of this command instead: create, or lab ask.

@@ -209,6 +209,10 @@ fn a_table_of_unknown_size_takes_what_is_loaded() {
     let created = guira(&["create", url]).expect(0).text();
     assert!(created.contains("grows to room for ") && created.contains("up to 1,024 clients"), "{created}");
     guira(&["create", url, "--if-missing"]).expect(0);
+    let help = guira(&["create", "--help"]).expect(0).text();
+    let said = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains("begins with room for at least 1,000"), "{help}");
+    assert!(guira(&["stat", url, "--format", "json"]).expect(0).json()["table"]["capacity"].as_u64() >= Some(1_000));
     let lines: String = (0..50_000).map(|n| format!("key {n}\t{}\n", "value ".repeat(n % 50))).collect();
     guira_with_input(&["load", url, "-"], lines.as_bytes()).expect(0);
     assert!(guira(&["check", url]).expect(0).text().contains("50,000 entries"));

@@ -17,7 +17,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -242,7 +242,10 @@ fn a_table_grows_behind_a_node() {
 #[test]
 fn the_limit_of_memory_is_that_of_every_table() {
     let table = Table::unused("limit");
-    let backing = ["serve", "--listen", "127.0.0.1:0", "--backing", table.url()];
+    // A port that is taken: no node starts here.
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = taken.local_addr().expect("it listens").to_string();
+    let backing = ["serve", "--listen", &address, "--backing", table.url()];
     for (more, allowed) in
         [(&["--max-memory", "1K"][..], "1.0 KiB"), (&["--capacity", "1M", "--max-memory", "8MiB"], "8.0 MiB")]
     {
@@ -259,8 +262,12 @@ fn the_limit_of_memory_is_that_of_every_table() {
 
 #[test]
 fn a_session_timeout_is_in_whole_seconds() {
+    // A port that is taken: no node starts here.
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = taken.local_addr().expect("it listens").to_string();
     for refused in ["500ms", "1ns", "1.5s", "0s", "70000s"] {
-        let said = guira(&["serve", "--session-timeout", refused, "--capacity", "1"]).expect(2).stderr;
+        let arguments = ["serve", "--session-timeout", refused, "--capacity", "1", "--listen", &address];
+        let said = guira(&arguments).expect(2).stderr;
         assert!(said.contains("whole seconds"), "{said}");
     }
     Server::start(&["--session-timeout", "2000ms"]).stop("-TERM");
