@@ -2,7 +2,7 @@
 //! leave a sound table, or none if they created it for themselves. After a SIGKILL, the next run says how to remove
 //! what is left.
 
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -424,6 +424,8 @@ fn a_command_with_nothing_to_complete_is_ended_by_the_signal_itself() {
     for signal in SIGNALS {
         // More than a pipe holds, and nobody reads it.
         let mut child = start(&["dump", table.url()]);
+        // It runs, and has not been told to end before.
+        child.stdout.as_mut().expect("a pipe").read_exact(&mut [0]).expect("a record");
         send(&child, Target::Command, signal);
         assert_eq!(child.wait().expect("it ends").signal(), Some(signal.as_raw()));
     }

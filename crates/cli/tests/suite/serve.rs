@@ -25,15 +25,16 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{PROGRAM, Run, Table, command, guira, guira_with_input};
+use crate::common::{PROGRAM, Run, Table, command, guira, guira_with_input, heeding_signals, sh};
 use guira_network::wire::{
     CloseReason, Fabric, Grant, Header, Hello, Kind, Token, Welcome, append, from_wire, to_wire,
 };
-use guira_testing::{patience, wait_until};
+use guira_testing::{ScratchFolder, patience, wait_until};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, SerialNumber, date_time_ymd,
 };
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// A program that serves.
@@ -258,6 +259,18 @@ fn the_limit_of_memory_is_that_of_every_table() {
     let differences = server.ready["differences"].to_string();
     assert!(differences.contains("of memory already, not at most 1.0 KiB"), "{differences}");
     server.stop("-TERM");
+}
+
+/// A daemon whose standard output was closed when it was started serves, and stops in order.
+#[test]
+fn a_node_needs_no_standard_output() {
+    let table = Table::unused("mute");
+    let script = format!("exec guira serve --listen 127.0.0.1:0 --backing {} --capacity 1000 >&-", table.url());
+    let folder = ScratchFolder::new();
+    let mut child = sh(heeding_signals("sh"), &folder).arg(script).spawn().expect("sh runs");
+    wait_until("it has created its table", || Path::new(&table.path()).exists());
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("a child");
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! The table that `guira serve` serves: in its own memory, or one with a name, which it creates if there is none.
 
 use std::fmt;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::str::FromStr;
 
 use guira::errors::UrlError;
@@ -12,6 +14,8 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::units::{bytes, count, rounded_down};
 
+/// Bytes of the unit in which the memory of a file is counted.
+const BLOCK_BYTES: u64 = 512;
 /// The word for the memory of this process.
 const MEMORY: &str = "memory";
 /// The default entry format of a new table, the same as in `guira create`.
@@ -81,11 +85,16 @@ impl ServedTable {
 
     fn existing(store: Store, name: String, arguments: &Arguments) -> Result<ServedTable, Failure> {
         let mut differences = differences(&store, &name, arguments)?;
-        let stored_bytes = store.stat()?.region.file().map_or(0, |file| file.stored_bytes);
-        differences.extend(arguments.max_memory.filter(|most| stored_bytes > *most).map(|most| {
-            let (stored, most) = (bytes(stored_bytes), bytes(most));
-            format!("{name} exists and is served as it is: it has {stored} of memory already, not at most {most}")
-        }));
+        if let (Some(most), Some(path)) = (arguments.max_memory, store.url().path()) {
+            let file = fs::metadata(&path).map_err(Failure::host(format!("read the size of {}", path.display())))?;
+            let stored = file.blocks() * BLOCK_BYTES;
+            if stored > most {
+                let (stored, most) = (bytes(stored), bytes(most));
+                differences.push(format!(
+                    "{name} exists and is served as it is: it has {stored} of memory already, not at most {most}"
+                ));
+            }
+        }
         Ok(ServedTable { store, name, is_new: false, differences })
     }
 }

@@ -21,6 +21,7 @@ use clap::Args;
 use guira::admin::{Fabric, NodeCounters};
 use guira::errors::NodeError;
 use guira::{AccessToken, EntryFormat, LockTable, NodeTls, Preset, RdmaDevice, ServeOptions, ServerHandle};
+use guira_fabric::StandardFile;
 use serde::Serialize;
 
 use self::audit::Audit;
@@ -179,6 +180,11 @@ enum Line<'l> {
     Stopped(&'l Stopped),
 }
 
+/// Writes an answer, unless standard output was closed from the start, as a daemon's may be: a node needs none.
+fn answer(output: &Output, line: &Line<'_>, human: impl FnOnce() -> String) -> Result<(), Failure> {
+    if StandardFile::Output.was_closed() { Ok(()) } else { output.answer(line, human) }
+}
+
 /// The answer when the node has stopped.
 #[derive(Serialize)]
 struct Stopped {
@@ -244,7 +250,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
             count(open_files.unwrap_or_default()),
         ));
     }
-    output.answer(&Line::Ready(&ready), || ready.human())?;
+    answer(output, &Line::Ready(&ready), || ready.human())?;
     ready.differences.iter().for_each(|difference| output.note(&format!("guira: {difference}")));
     let status = format!("serving at {}", ready.urls.join(", "));
     notify::ready(&status);
@@ -271,7 +277,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     served.stop().map_err(why_ended)?;
     audit.into_iter().for_each(Audit::finish);
     let stopped = Stopped::new(signal, fabric, &counters());
-    output.answer(&Line::Stopped(&stopped), || stopped.human())?;
+    answer(output, &Line::Stopped(&stopped), || stopped.human())?;
     Ok(Verdict::Fine)
 }
 

@@ -90,7 +90,7 @@ fn described(store: &Store) -> Result<Opened, Error> {
     let grows = if config.grows() { format!(", grows to {}", config.max_entries()) } else { String::new() };
     let mut table = format!("{}, {about}{} of {} entries{grows}", config.format, len.entries, len.capacity);
     let mut is_cramped = false;
-    if let Some((free_bytes, total_bytes)) = space_to_grow(store) {
+    if let Some((free_bytes, total_bytes)) = space_to_grow(store).filter(|_| len.capacity < config.max_entries()) {
         let (free, total) = (ByteCount(free_bytes), ByteCount(total_bytes));
         table += &format!("; its file system has {free} free of {total}");
         let row_bytes = u64::from(config.row_bytes);
