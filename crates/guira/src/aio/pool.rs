@@ -71,16 +71,16 @@ impl Pool {
 
     /// Gets an idle client, the one used last. If all are taken and the pool is full, waits for one; waiting tasks are
     /// served in order of arrival. If the pool is not full, but the table has no free slot, waits for a client of the
-    /// pool as well, unless none is open. Dropping the future gives up its place, and a client that it was given
-    /// meanwhile goes to the next.
+    /// pool as well, unless none is open; while others wait, one caller a second tries to open another. Dropping the
+    /// future gives up its place, and a client that it was given meanwhile goes to the next.
     ///
     /// Round trips: none for a client that is open; to open one, those of [`Store::client`], which this calls; the
     /// timeout does not cover that call. A thread of the pool wakes tasks at their timeouts, while any wait.
     ///
     /// # Errors
-    /// `PoolTimeout` if no client came back in time, or `TooManyClients` if the table had no slot for another one;
-    /// those of [`Store::client`] if one was to be opened, and then the next waiter tries; `Fabric` in a forked child.
-    /// Nothing was changed.
+    /// `PoolTimeout` if no client came back in time, or `TooManyClients` if this caller had found that the table has no
+    /// slot for another one; those of [`Store::client`] if one was to be opened, and then the next waiter tries; `Fabric`
+    /// in a forked child. Nothing was changed.
     pub async fn get(&self) -> Result<PooledClient, Error> {
         let client = self.shared.client(self.timeout).await?;
         Ok(PooledClient { client: Some(client), shared: Arc::clone(&self.shared) })

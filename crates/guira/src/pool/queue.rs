@@ -3,11 +3,16 @@
 //! the caller does it when nothing is locked.
 //!
 //! Invariants: while a waiter exists, no member is idle, at least one is open or being opened, and another one may be
-//! opened only where a right was retired; a waiter that was granted something waits no more; a member, or the right to
-//! open one, is in one place: idle, granted, or with a holder.
+//! opened only [`RETRY`] after a right was retired; a waiter that was granted something waits no more; a member, or the
+//! right to open one, is in one place: idle, granted, or with a holder.
 
 use std::collections::{BTreeMap, HashMap};
 use std::task::Waker;
+use std::time::{Duration, Instant};
+
+/// The time for which nobody tries to open one more member, while others wait, after there was no client slot for one:
+/// each attempt reads all slots.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// The number of a waiter. Numbers grow in order of arrival.
 pub(super) type Number = u64;
@@ -32,12 +37,15 @@ pub(super) struct Queue<T> {
     /// Grants that their waiters have not claimed yet.
     granted: HashMap<Number, Grant<T>>,
     next: Number,
+    /// The time from which on one more member may be opened while others wait, after there was no client slot for one.
+    retry_at: Option<Instant>,
 }
 
 impl<T> Queue<T> {
     /// Creates a pool of at most `max` members, none of which is open.
     pub(super) fn new(max: usize) -> Queue<T> {
-        Queue { max, open: 0, idle: Vec::new(), waiting: BTreeMap::new(), granted: HashMap::new(), next: 0 }
+        let (waiting, granted) = (BTreeMap::new(), HashMap::new());
+        Queue { max, open: 0, idle: Vec::new(), waiting, granted, next: 0, retry_at: None }
     }
 
     /// Takes the member that was used last, or the right to open another one. `None` if the caller has to wait.
@@ -45,8 +53,11 @@ impl<T> Queue<T> {
         if let Some(member) = self.idle.pop() {
             return Some(Grant::Member(member));
         }
-        (self.open < self.max).then(|| {
+        let (now, has_refused) = (Instant::now(), self.retry_at.is_some());
+        let may_try = self.waiting.is_empty() || self.retry_at.is_none_or(|at| now >= at);
+        (self.open < self.max && may_try).then(|| {
             self.open += 1;
+            self.retry_at = has_refused.then_some(now + RETRY);
             Grant::MayOpen
         })
     }
@@ -56,6 +67,7 @@ impl<T> Queue<T> {
     pub(super) fn retire_right(&mut self) -> bool {
         let has_others = self.open > 1;
         self.open -= usize::from(has_others);
+        self.retry_at = Some(Instant::now() + RETRY);
         has_others
     }
 
@@ -190,7 +202,10 @@ mod tests {
         let mut queue = lent();
         assert_eq!((queue.retire_right(), queue.retire_right(), queue.open()), (true, false, 1));
         let waiting = queue.join(noop());
-        // Who comes later tries to open one, and would not wait without a member.
+        // Those who come later wait, except for one that tries to open one.
+        queue.retry_at = Some(Instant::now() + Duration::from_secs(3_600));
+        assert_eq!(queue.take(), None);
+        queue.retry_at = Some(Instant::now());
         assert_eq!((queue.take(), queue.retire_right()), (Some(Grant::MayOpen), true));
         assert!(queue.give(Grant::MayOpen).is_some());
         assert_eq!((claim(&mut queue, waiting), queue.retire_right()), (Some(Grant::MayOpen), false));
