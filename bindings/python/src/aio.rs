@@ -406,7 +406,7 @@ impl AsyncStore {
 
     /// Return the number of readers that are kept for the next lookups.
     fn idle_readers(&self) -> usize {
-        lock(&self.shared.lookups).idle.len()
+        if self.shared.forks == forks() { lock(&self.shared.lookups).idle.len() } else { 0 }
     }
 
     /// Open the table.

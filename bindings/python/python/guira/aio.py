@@ -192,9 +192,12 @@ class AsyncTable(_typing.Generic[_V]):
             end = self._loop.time() + _SETTLE_S
             while self._store.is_settling() and self._loop.time() < end:
                 await _asyncio.sleep(_LOOK_S)
-            await self._finish(self._store.close())
         finally:
-            self._unwatch()
+            # Also if the event loop ends, and cancels this.
+            try:
+                await self._finish(self._store.close())
+            finally:
+                self._unwatch()
 
     def _unwatch(self) -> None:
         self._watched_by = None
