@@ -173,6 +173,8 @@ impl Clients<'_> {
         let calm_ns = if span == Span::UntilFull { INSERTS_NS } else { PROGRESS_NS };
         let step_ns = 1_000_000_000_u64.checked_div(deaths_per_second).unwrap_or(calm_ns).max(1);
         let (mut next_ns, end_ns) = (window.start, window.end);
+        // Without a warm-up, what clients do at 0 comes before the measurement.
+        sim.run_until(next_ns);
         while next_ns < end_ns && !self.shared.work.is_over() {
             if deaths_per_second > 0 {
                 self.kill(sim, deaths);
