@@ -50,8 +50,9 @@ pub fn step(shell: &Shell) -> Outcome {
         .then(|| cargo_tool(shell, &tools::NEXTEST, &test, &environment))
 }
 
-/// The outcome if `go mod download` failed after it printed this. Only a failure to reach the proxy makes the step
-/// unavailable: Go calls a wrong checksum a security error, and names the line of go.mod or go.sum that it cannot read.
+/// The outcome if `go mod download` failed after it printed this: a failure if a checksum is wrong, which Go calls a
+/// security error, or if it names a line of go.mod or go.sum that it cannot read. Anything else is taken for a proxy out
+/// of reach, which makes the step unavailable.
 fn no_module(printed: &str) -> Outcome {
     let is_line = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit());
     let names_line = |file: &str| printed.split(file).skip(1).any(is_line);
@@ -91,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_proxy_out_of_reach_makes_the_step_unavailable() {
+    fn wrong_checksums_and_unreadable_files_are_a_failure() {
         let module = "github.com/anishathalye/porcupine@v1.1.0";
         for part in [module, &format!("{module}: verifying go.mod")] {
             let printed = format!("go: {part}: Get \"https://proxy.invalid/\": dial tcp: lookup proxy.invalid\n");

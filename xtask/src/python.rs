@@ -184,8 +184,8 @@ fn environment(shell: &Shell, packages: &[&str]) -> Result<PathBuf, Outcome> {
     Ok(folder)
 }
 
-/// The outcome if pip printed this and did not install `packages`. Only an index out of reach makes the step
-/// unavailable: one that has other versions, or versions that exclude each other, is a failure.
+/// The outcome if pip printed this and did not install `packages`: a failure if the index has other versions only, or if
+/// the versions exclude each other. Anything else is taken for an index out of reach, which makes the step unavailable.
 fn not_installed(packages: &str, printed: &str) -> Outcome {
     let has_others = printed.split("(from versions: ").skip(1).any(|versions| !versions.starts_with("none"));
     match has_others || printed.contains("ResolutionImpossible") {
@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_an_index_out_of_reach_makes_the_step_unavailable() {
+    fn versions_that_cannot_be_are_a_failure() {
         let missing = "ERROR: Could not find a version that satisfies the requirement mypy==2.4.1 (from versions: ";
         let unreachable = format!("{missing}none)\nERROR: No matching distribution found for mypy==2.4.1\n");
         assert!(matches!(not_installed("mypy", &unreachable), Outcome::NotAvailable(_)));

@@ -454,7 +454,6 @@ fn counts(counts: &Counts) -> String {
     counts.all().iter().map(|(name, count)| format!("\"{name}\": {count}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the message of a panic.
 /// Carries out a run, so that the seed of one that panics is not lost.
 ///
 /// # Errors

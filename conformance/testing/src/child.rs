@@ -9,6 +9,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
 /// A child process. Killed on drop.
@@ -100,10 +101,14 @@ impl Orphan {
     /// The process whose id is this text.
     ///
     /// # Panics
-    /// If it is no process id.
+    /// If it is no process id, or the process cannot be opened.
     pub fn of(id: &str) -> Orphan {
         let id = id.parse().ok().and_then(Pid::from_raw).expect("a process id");
-        Orphan { id, process: pidfd_open(id, PidfdFlags::empty()).ok() }
+        let process = match pidfd_open(id, PidfdFlags::empty()) {
+            Err(Errno::SRCH) => None,
+            opened => Some(opened.expect("a descriptor of the process")),
+        };
+        Orphan { id, process }
     }
 
     /// Whether it has not ended.

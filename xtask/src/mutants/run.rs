@@ -26,8 +26,8 @@ use crate::tree::Tree;
 const SUITE: &str = "conformance/tests/suite/main.rs";
 /// The environment variable that enables a mutant by its name.
 const CHOICE: &str = "GUIRA_MUTANT";
-/// Limit for the tests of one mutant: several times the time of the slowest.
-const TESTS_LIMIT_S: u64 = 300;
+/// Limit for the tests of one mutant: longer than the patience of any test, which then fails by itself.
+const TESTS_LIMIT_S: u64 = 900;
 /// Mutants that are tried concurrently, each in a process of its own.
 const TRIED_AT_ONCE: usize = 2;
 
@@ -198,7 +198,8 @@ impl<'s> Copy<'s> {
     fn run_program(&self, program: &Program, checks: &[&Check], mutant: Option<&str>) -> Result<Vec<Checked>> {
         let executable = self.executables.get(program).with_context(|| format!("{program} was not compiled"))?;
         let inside = self.shell.at(executable.package.clone());
-        let log = self.directory.join(format!("{}.log", mutant.unwrap_or("tests")));
+        let of_one = if let [check] = checks { format!("-{}", check.test.replace("::", "-")) } else { String::new() };
+        let log = self.directory.join(format!("{}{of_one}.log", mutant.unwrap_or("tests")));
         let limit_s = if mutant.is_some() { TESTS_LIMIT_S } else { self.budget.limit_s };
         let budget = Budget { until: self.budget.until.min(Instant::now() + Duration::from_secs(limit_s)), limit_s };
         let mut command = inside.command(&executable.path.to_string_lossy(), ["--exact"]);
