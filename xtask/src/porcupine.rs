@@ -28,10 +28,8 @@ pub fn step(shell: &Shell) -> Outcome {
     let program = tools.join("bin").join("guira-porcupine");
     let command = |arguments: &[&str]| go_command(shell, &go, &tools, arguments);
     let log = tools.join("go-download.log");
-    let downloaded = fs::create_dir_all(&tools)
-        .and_then(|()| shell.run_into(&mut command(&["mod", "download"]), budget, &log))
-        .and_then(|outcome| Ok((outcome, fs::read_to_string(&log)?)));
-    match downloaded {
+    let download = || shell.run_into(&mut command(&["mod", "download"]), budget, &log);
+    match fs::create_dir_all(&tools).and_then(|()| download()) {
         Ok((Outcome::Passed, _)) => {}
         Ok((_, printed)) => {
             shell.say(printed.trim_end());

@@ -171,9 +171,8 @@ fn environment(shell: &Shell, packages: &[&str]) -> Result<PathBuf, Outcome> {
     }
     passed(shell, shell.command("python3", ["-m", "venv", "--clear"]).arg(&folder))?;
     let log = folder.join("install.log");
-    let install = |command: &mut Command| shell.run_into(command, &Budget::unlimited(), &log);
-    let outcome = install(pip(shell, &folder).args(packages)).and_then(|it| Ok((it, fs::read_to_string(&log)?)));
-    match outcome.map_err(|error| Outcome::Failed(format!("{}: {error}", log.display())))? {
+    let installed = shell.run_into(pip(shell, &folder).args(packages), &Budget::unlimited(), &log);
+    match installed.map_err(|error| Outcome::Failed(format!("{}: {error}", log.display())))? {
         (Outcome::Passed, _) => {}
         (_, printed) => {
             shell.say(printed.trim_end());

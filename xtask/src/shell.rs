@@ -190,12 +190,12 @@ impl Shell {
         }
     }
 
-    /// Runs a command whose output goes to the file `log`.
-    pub fn run_into(&self, command: &mut Command, budget: &Budget, log: &Path) -> io::Result<Outcome> {
+    /// Runs a command whose output goes to the file `log`, and returns it, too.
+    pub fn run_into(&self, command: &mut Command, budget: &Budget, log: &Path) -> io::Result<(Outcome, String)> {
         let file = File::create(log)?;
         command.stdout(file.try_clone()?).stderr(file);
         let ended = run_until(command, budget.until, &|| 0);
-        Ok(outcome(command, ended, budget))
+        Ok((outcome(command, ended, budget), String::from_utf8_lossy(&fs::read(log)?).into_owned()))
     }
 
     /// Whether a command exists and exits with 0. Its output is discarded, and it installs no toolchain.

@@ -17,7 +17,7 @@ use guira_rcuckoo::{Table, TableError, open_table};
 
 use super::member::{FILLER, Member, Shared};
 use super::monitor::Monitor;
-use super::setup::Setup;
+use super::setup::{Setup, can_disconnect};
 use super::tally::Tally;
 use super::values::{key_bytes, key_number, value_of};
 use crate::{BatchForms, Bench, Examiner, block_on};
@@ -111,7 +111,7 @@ pub fn run_seen(
         is_patient: setup.is_patient(&plan),
         can_flip: plan.node.iter().any(|fault| matches!(fault.fault, NodeEvent::Flip { .. })),
         can_restart: plan.node.iter().any(|fault| fault.fault == NodeEvent::Restart),
-        can_disconnect: setup.can_disconnect(&plan),
+        can_disconnect: can_disconnect(&plan),
         shortage_ns: plan.memory.as_ref().map(|limit| limit.until_ns),
         setup: Rc::new(setup.clone()),
         table: Arc::clone(&bench.table),

@@ -391,19 +391,19 @@ impl Setup {
         let is_no_reason = |fault: &NodeEvent| matches!(fault, NodeEvent::Flip { .. }) && all_go_on;
         self.deadline_ns == PATIENT_NS && plan.node.iter().all(|fault| is_no_reason(&fault.fault))
     }
+}
 
-    /// Whether a fault of the plan may cost a client its connection.
-    pub fn can_disconnect(&self, plan: &FaultPlan) -> bool {
-        fn loses(fault: &Fault) -> bool {
-            match fault {
-                Fault::LoseConnection(_) => true,
-                Fault::AfterWrite { then, .. } => loses(then),
-                Fault::Die { .. } | Fault::Stall { .. } | Fault::DelayTail { .. } => false,
-            }
+/// Whether a fault of the plan may cost a client its connection.
+pub(super) fn can_disconnect(plan: &FaultPlan) -> bool {
+    fn loses(fault: &Fault) -> bool {
+        match fault {
+            Fault::LoseConnection(_) => true,
+            Fault::AfterWrite { then, .. } => loses(then),
+            Fault::Die { .. } | Fault::Stall { .. } | Fault::DelayTail { .. } => false,
         }
-        plan.clients.iter().any(|fault| loses(&fault.fault))
-            || plan.node.iter().any(|fault| matches!(fault.fault, NodeEvent::Restart | NodeEvent::ResetElement))
     }
+    plan.clients.iter().any(|fault| loses(&fault.fault))
+        || plan.node.iter().any(|fault| matches!(fault.fault, NodeEvent::Restart | NodeEvent::ResetElement))
 }
 
 impl fmt::Display for Setup {

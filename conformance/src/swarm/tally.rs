@@ -120,7 +120,7 @@ tally! {
     extents,
     /// Rows with a bit in a map of full rows that the clients change, at the end.
     noted_rows,
-    /// Those of which the map does not say what is true.
+    /// Rows of which the map of full rows does not say what is true, at the end.
     misnoted_rows,
     /// Locks reclaimed from dead clients, in preset `paper`.
     reclaimed,

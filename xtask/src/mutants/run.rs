@@ -133,8 +133,7 @@ impl<'s> Copy<'s> {
         command.args(programs.iter().flat_map(|program| ["-p", program.package()]));
         command.args(programs.iter().map(|program| program.selection()).collect::<BTreeSet<_>>());
         command.env("CARGO_TARGET_DIR", self.directory.join("target"));
-        let outcome = inside.run_into(&mut command, self.budget, &log)?;
-        let printed = fs::read(&log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())?;
+        let (outcome, printed) = inside.run_into(&mut command, self.budget, &log)?;
         match outcome {
             Outcome::Passed => Ok(printed),
             other => {
@@ -205,8 +204,7 @@ impl<'s> Copy<'s> {
         let mut command = inside.command(&executable.path.to_string_lossy(), ["--exact"]);
         command.args(checks.iter().map(|check| &check.test)).env_remove(CHOICE);
         command.envs(mutant.map(|name| (CHOICE, name))).envs(patience().iter().copied());
-        let outcome = inside.run_into(&mut command, &budget, &log)?;
-        let printed = fs::read(&log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())?;
+        let (outcome, printed) = inside.run_into(&mut command, &budget, &log)?;
         let mut checked = Vec::with_capacity(checks.len());
         for check in checks {
             match ended(check, &printed, &outcome)? {
