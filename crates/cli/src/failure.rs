@@ -575,22 +575,17 @@ fn exit_code_of(error: &guira::Error) -> u8 {
 /// be used.
 fn blame_of(error: &guira::Error) -> &'static str {
     use guira::Error;
-    use guira::errors::{AttachError, TlsFileError, TokenFileError, VerbsError};
+    use guira::errors::{AttachError, TlsFileError, TokenFileError};
 
-    let has_no_device = |error: &VerbsError| match error {
-        VerbsError::Library { .. } => true,
-        VerbsError::NoSuchDevice { found, .. } => found.is_empty(),
-        _ => false,
-    };
     let is_of_host = match error {
         Error::Open(OpenError::AccessToken(error)) => {
             matches!(error, TokenFileError::Io { .. } | TokenFileError::Random { .. })
         }
         Error::Open(OpenError::TlsFile(error)) => matches!(**error, TlsFileError::Io { .. }),
         Error::Open(OpenError::Rdma { source, .. }) => {
-            matches!(&**source, AttachError::Device(error) if has_no_device(error))
+            matches!(&**source, AttachError::Device(error) if error.is_without_devices())
         }
-        Error::Admin(AdminError::ServeRdma { source, .. }) => has_no_device(source),
+        Error::Admin(AdminError::ServeRdma { source, .. }) => source.is_without_devices(),
         _ => false,
     };
     if is_of_host { "host" } else { error.blame().as_str() }

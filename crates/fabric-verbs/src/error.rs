@@ -120,6 +120,16 @@ pub enum VerbsError {
 }
 
 impl VerbsError {
+    /// Whether this host can use no RDMA device at all, whatever the name that was asked for.
+    #[must_use]
+    pub fn is_without_devices(&self) -> bool {
+        match self {
+            VerbsError::Library { .. } => true,
+            VerbsError::NoSuchDevice { found, .. } => found.is_empty(),
+            _ => false,
+        }
+    }
+
     /// Whether there is too little memory, or too little of it may be locked, so that less may do.
     pub(crate) fn is_lack_of_memory(&self) -> bool {
         match self {

@@ -314,9 +314,8 @@ fn attach_blame(error: &AttachError) -> Blame {
 
 fn verbs_blame(error: &VerbsError) -> Blame {
     match error {
-        VerbsError::PortDown { .. } | VerbsError::System { .. } | VerbsError::Library { .. } => Blame::Fabric,
-        // Whatever the name that was asked for.
-        VerbsError::NoSuchDevice { found, .. } if found.is_empty() => Blame::Fabric,
+        VerbsError::PortDown { .. } | VerbsError::System { .. } => Blame::Fabric,
+        _ if error.is_without_devices() => Blame::Fabric,
         VerbsError::Memlock { .. } => Blame::Full,
         _ => Blame::Misuse,
     }
